@@ -93,7 +93,7 @@ class Server:
         self._hear(job.submit_s)
         told = None
         if self._model is not None and self._reference is not None:
-            told = self._model.predict(job.facts).quantiles
+            told = Quantiles(self._model.predict(job.facts).seconds)
             self._score.add(told, self._reference, job.work_s)
         self._count += 1
         heapq.heappush(self._running, (job.end_s, self._count, job, told))

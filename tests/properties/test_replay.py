@@ -12,11 +12,11 @@ from batuta.core.apply import apply
 from batuta.core.decide import decide
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal, ReplayDiffersError, replay
 from batuta.engine.loop import Cadence
 from batuta.engine.profile import profile_for
 from tests.support.deep import deep
 from tests.support.invariants import fingerprint
+from tests.support.memory_journal import MemoryJournal, ReplayDiffersError, replay
 from tests.support.sims import eventful_night
 from tests.support.walks import Walk
 

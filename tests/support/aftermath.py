@@ -17,13 +17,13 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.plan import Migrate, Preempt, Resize, Start
 from batuta.core.world import World
-from batuta.engine.journal import ReplayDiffersError, replay
 from batuta.engine.profile import profile_for
 from batuta.policies.registry import DEFAULT_POLICY
 from batuta.store.snapshots import encode_world
 from batuta.store.store import SqliteStore
 from tests.support.busy_jobs import BAD_SETUP, HOPELESS, TRAINER, BusyJob, Note, numbered_lines, read_notes
 from tests.support.invariants import check_invariants
+from tests.support.memory_journal import ReplayDiffersError, replay
 
 _MOVES = (Preempt, Resize, Migrate)
 

@@ -28,6 +28,13 @@ _LENGTH = struct.Struct("<I")
 # ------------------------------------------------------------------------------------------- databases
 
 
+def empty_log(path: Path) -> int:
+    """Move the write-ahead log into the database file; return the file's size in bytes."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return path.stat().st_size
+
+
 def dump_database(path: Path) -> str:
     """A database as SQL, with what its header says."""
     with closing(sqlite3.connect(path)) as connection:

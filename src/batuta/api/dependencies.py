@@ -17,8 +17,8 @@ from batuta.core.job import Job, JobId
 from batuta.engine.health import NodeHealth, NoNodeHealth
 from batuta.engine.service import Service
 from batuta.engine.shadow import Shadow
+from batuta.prediction.application_history import choose_size, settle
 from batuta.prediction.duration import Calibration
-from batuta.prediction.initial_size import choose_size, settle
 from batuta.spec.skypilot_keys import ContainerSupport
 from batuta.spec.task_paths import PathRules
 from batuta.store.store import Store

@@ -22,7 +22,7 @@ from batuta.core.trial import never_fits
 from batuta.core.world import World
 from batuta.engine.requests import RequestFn
 from batuta.engine.trials.lifecycle import plan_trial
-from batuta.prediction.initial_size import legal_sizes
+from batuta.prediction.application_history import legal_sizes
 from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import demand
 from batuta.spec.problem import InputError, Problem, did_you_mean, refuse

@@ -44,11 +44,11 @@ from batuta.core.job_table import Phase
 from batuta.core.utilisation import known_load
 from batuta.core.world import World
 from batuta.engine.assembly import AssemblyOptions
-from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence, NoFence
 from batuta.engine.health import HealthSeen
 from batuta.engine.history import History
 from batuta.engine.observers import Observer
+from batuta.engine.ports import EventBuffer, SteadyClock
 from batuta.engine.profile import profile_for
 from batuta.engine.retention import Keep
 from batuta.gpu.health.rules import parse_rules, read_rules

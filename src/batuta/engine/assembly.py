@@ -57,15 +57,11 @@ class StateStore(Protocol):
 class AssemblyOptions:
     """What the user chose of the engine."""
 
-    profile_of: Callable[[str], SchedulerProfile]
-    """Returns the profile of a policy as this server applies it."""
+    profile_of: Callable[[str], SchedulerProfile]  # returns the profile of a policy as this server applies it
     default_policy: str
-    policy: str = ""
-    """Recorded at the start; empty: the one that the journal has."""
-    shadow: str = ""
-    """A second policy, which only watches."""
-    keep: Keep = field(default_factory=Keep)
-    """How long jobs that are over are kept."""
+    policy: str = ""  # recorded at the start; empty: the one that the journal has
+    shadow: str = ""  # a second policy, which only watches
+    keep: Keep = field(default_factory=Keep)  # how long jobs that are over are kept
 
 
 class Assembly:
@@ -75,8 +71,7 @@ class Assembly:
     need both; `build` puts the engine together. Nothing runs before the service is started.
     """
 
-    service: Service
-    """From `build` on."""
+    service: Service  # from `build` on
 
     def __init__(self, store: StateStore, options: AssemblyOptions) -> None:
         self.fence = Fence()
@@ -91,7 +86,6 @@ class Assembly:
 
     @property
     def policy(self) -> str:
-        """The policy that decides first."""
         return self.world.policy or self._options.default_policy
 
     def start(self, now_s: float, events: Iterable[ev.Event] = ()) -> None:
@@ -121,8 +115,7 @@ class Assembly:
         """Put the engine together and return the service that runs it.
 
         `measuring` are the observers that time a decision: the others stand within their brackets. `forget`
-        removes the files of a job that is kept no longer. At `next_due_s` the engine takes a step even if
-        nothing happens until then.
+        removes the files of a job that is kept no longer. At `next_due_s` the engine takes a step in any case.
         """
         own = (("shadow policy", self.shadow), ("learning from jobs", self.history))
         guard, profile_of = threading.RLock(), self._options.profile_of
@@ -145,8 +138,7 @@ class Assembly:
         """End the engine, then what stands around it, in an order that loses nothing."""
         has_stopped = self.service.stop()
         for part, close in around:
-            with self.fence.around(part):
-                close()
+            self.fence.run(part, close)
         # An engine that died within an event, or still is in one, leaves a World that never was.
         if has_stopped and self.service.failure is None:
             self._maintenance.finish(self.world)

@@ -11,31 +11,26 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TypeVar
 
 from batuta.core.world import World
+from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.requests import EngineStopped
 
 T = TypeVar("T")
-TELL_AGAIN_S = 60.0
-"""A part that goes on failing is logged no more often than this."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
-"""Before what failed is tried again; it doubles."""
+TELL_AGAIN_S = 60.0  # a part that goes on failing is logged no more often than this
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0  # before what failed is tried again; it doubles
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What went wrong with one part so far."""
+    """What went wrong with one part so far: how often, and why and when the last time."""
 
     failures: int
     why: str
-    """The last time."""
     last_s: float
-    """When that was."""
-    is_failing: bool
-    """It has not worked since."""
+    is_failing: bool  # it has not worked since
 
 
 class Fence:
@@ -49,12 +44,8 @@ class Fence:
         self._troubles: dict[str, Trouble] = {}
         self._told_s: dict[str, float] = {}
         self._failing: set[str] = set()
-        self._untold: set[str] = set()
-        """Parts of whose failure there is a line in the log, and none yet of their working again."""
-        self._threads: list[FencedThread] = []
-        """Those that could not be started, or that have died."""
-
-    # -------------------------------------------------------------------------------------------- what failed
+        self._untold: set[str] = set()  # parts whose failure was logged, and not yet that they work again
+        self._threads: list[FencedThread] = []  # those that could not be started, or that have died
 
     @property
     def troubles(self) -> dict[str, Trouble]:
@@ -63,7 +54,6 @@ class Fence:
             return dict(self._troubles)
 
     def failed(self, part: str, error: BaseException) -> None:
-        """Notes a failure."""
         now_s = self._clock()
         with self._lock:
             before = self._troubles.get(part)
@@ -75,17 +65,10 @@ class Fence:
                 self._told_s[part] = now_s
                 self._untold.add(part)
         if is_news:
-            _log.error(
-                "%s failed (failure %d): %s; the scheduler goes on without it and tries again",
-                part,
-                count,
-                _sentence(error),
-                exc_info=error,
-                extra={"part": part},
-            )
+            text = "%s failed (failure %d): %s; the scheduler goes on without it and tries again"
+            _log.error(text, part, count, _sentence(error), exc_info=error, extra={"part": part})
 
     def worked(self, part: str) -> None:
-        """Notes that a part works, or works again."""
         if part not in self._failing:
             return
         with self._lock:
@@ -103,6 +86,11 @@ class Fence:
         """Whatever is raised within is noted, and goes no further."""
         return _Around(self, part)
 
+    def run(self, part: str, call: Callable[..., object], *arguments: object) -> None:
+        """Call something; whatever it raises is noted, and goes no further."""
+        with self.around(part):
+            call(*arguments)
+
     def asking(self, part: str, ask: Callable[[World], T], otherwise: T) -> Callable[[World], T]:
         """A function that answers the same, and something else where that fails."""
 
@@ -113,13 +101,8 @@ class Fence:
 
         return answer
 
-    # ------------------------------------------------------------------------------------------------ threads
-
     def start(self, part: str, run: Callable[[], None]) -> FencedThread:
-        """Runs something in a thread of its own, which is started as soon as that is possible.
-
-        One that ends by an exception is started again, after a pause.
-        """
+        """Run something in a thread of its own, started when that is possible, and again after an exception."""
         thread = FencedThread(self, part, run, self._pause_s)
         thread.try_start()
         return thread
@@ -153,9 +136,7 @@ class _Around:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None:
             self._fence.worked(self._part)
             return False
@@ -174,69 +155,24 @@ class NoFence(Fence):
         raise error
 
 
-class FencedThread:
-    """A thread that may have to wait for its start. Until then its work is not done."""
+class _Retried:
+    """Work in a thread of its own. After a failure it rests: longer each time, until it works."""
 
-    def __init__(self, fence: Fence, part: str, run: Callable[[], None], pause_s: float) -> None:
-        self._fence, self._part, self._run, self._pauses = fence, part, run, Pauses(pause_s)
+    def __init__(self, fence: Fence, part: str, pause_s: float) -> None:
+        self._fence, self._part, self._backoff = fence, part, Backoff(pause_s, LONGEST_PAUSE_S)
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._failures = 0
         self.not_before_s = 0.0
-
-    def try_start(self) -> None:
-        if self._is_closed:
-            return
-        thread = threading.Thread(target=self._work, name=f"batuta-{self._part}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads just now
-            self._again(error)
-        else:
-            self._thread = thread
-
-    def _work(self) -> None:
-        try:
-            self._run()
-        except EngineStopped:
-            return
-        except Exception as error:
-            self._again(error)
-
-    def _again(self, error: Exception) -> None:
-        self.not_before_s = time.monotonic() + self._pauses.next_s()
-        self._fence.failed(self._part, error)
-        self._fence.restarting(self)
 
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, within_s: float | None = None) -> None:
-        """Waits for its end; one that was never started is not started any more."""
-        self._is_closed = True
         if self._thread is not None:
             self._thread.join(within_s)
 
-
-class Background:
-    """Work that takes long, one piece at a time, each in a thread of its own.
-
-    After a piece that failed, or could not be begun, it rests: longer each time, until one works.
-    """
-
-    def __init__(self, fence: Fence, part: str, pause_s: float) -> None:
-        self._fence, self._part, self._pauses = fence, part, Pauses(pause_s)
-        self._thread: threading.Thread | None = None
-        self._rest_s = 0.0
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a piece may be begun."""
-        is_busy = self._thread is not None and self._thread.is_alive()
-        return not is_busy and time.monotonic() >= self._rest_s
-
-    def begin(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Begins with a piece; False when that was not possible."""
-        thread = threading.Thread(target=self.do, args=(work, *arguments), name=f"batuta-{self._part}", daemon=True)
+    def _spawn(self, run: Callable[..., object], *arguments: object) -> bool:
+        thread = threading.Thread(target=run, args=arguments, name=f"batuta-{self._part}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads just now
@@ -245,38 +181,61 @@ class Background:
         self._thread = thread
         return True
 
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self.not_before_s = time.monotonic() + self._backoff.pause_s(self._failures)
+        self._fence.failed(self._part, error)
+
+
+class FencedThread(_Retried):
+    """A thread that may have to wait for its start. Until then its work is not done."""
+
+    def __init__(self, fence: Fence, part: str, run: Callable[[], None], pause_s: float) -> None:
+        super().__init__(fence, part, pause_s)
+        self._run, self._is_closed = run, False
+
+    def try_start(self) -> None:
+        if not self._is_closed:
+            self._spawn(self._work)
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except EngineStopped:
+            return
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        super()._failed(error)
+        self._fence.restarting(self)
+
+    def join(self, within_s: float | None = None) -> None:
+        """Wait for its end; one that was never started is not started any more."""
+        self._is_closed = True
+        super().join(within_s)
+
+
+class Background(_Retried):
+    """Work that takes long, one piece at a time, each in a thread of its own."""
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.is_alive() and time.monotonic() >= self.not_before_s
+
+    def begin(self, work: Callable[..., None], *arguments: object) -> bool:
+        return self._spawn(self.do, work, *arguments)
+
     def do(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Does a piece here and now; whether that worked."""
+        """Do a piece here and now; return whether that worked."""
         try:
             work(*arguments)
         except Exception as error:
             self._failed(error)
             return False
-        self._pauses.start_over()
+        self._failures = 0
         self._fence.worked(self._part)
         return True
-
-    def join(self, within_s: float) -> None:
-        if self._thread is not None:
-            self._thread.join(within_s)
-
-    def _failed(self, error: Exception) -> None:
-        self._rest_s = time.monotonic() + self._pauses.next_s()
-        self._fence.failed(self._part, error)
-
-
-class Pauses:
-    """How long to wait after each failure: twice as long as after the one before, up to a limit."""
-
-    def __init__(self, first_s: float) -> None:
-        self._first_s = self._next_s = first_s
-
-    def next_s(self) -> float:
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_PAUSE_S)
-        return pause_s
-
-    def start_over(self) -> None:
-        self._next_s = self._first_s
 
 
 def _sentence(error: BaseException) -> str:

@@ -33,14 +33,13 @@ def gpus_out(book: HealthStateMachine) -> dict[GpuPlace, str]:
 
 
 def levelling(world: World, out: Mapping[GpuPlace, str], now_s: float) -> Iterator[ev.Event]:
-    """Brings the World's GPUs to what is wanted, from whatever they are.
+    """Yield the events that bring the World's GPUs to what is wanted, from whatever they are.
 
     A node that is ill as a whole is one whose GPUs all are: its cordon belongs to people, so the two never
     meet. Jobs that lose a part of their GPUs are made whole elsewhere by the next plan.
     """
-    index, names = world.nodes.index, {node for node, _ in out if node in world.nodes.index}
-    names |= {world.nodes.nodes[i].name for i, gpus in world.ill.items() if gpus}
-    for i in sorted(index[name] for name in names):
+    index = world.nodes.index
+    for i in sorted({index[node] for node, _ in out if node in index} | {i for i, gpus in world.ill.items() if gpus}):
         node, ill = world.nodes.nodes[i], world.ill.get(i, 0)
         for gpu in range(node.gpus):
             reason = out.get((node.name, gpu))
@@ -51,10 +50,7 @@ def levelling(world: World, out: Mapping[GpuPlace, str], now_s: float) -> Iterat
 
 
 def restarts(world: World, orders: Iterable[tuple[RestartJob, float]], now_s: float) -> Iterator[ev.Event]:
-    """Has jobs begin again from a checkpoint, each with the time of what it is to be restarted for.
-
-    One that does not run, or has begun since, needs nothing more.
-    """
+    """Yield the events that restart jobs that run since before the reason for it, which `orders` name."""
     jobs, done = world.jobs, set[JobId]()
     for order, found_s in orders:
         if order.job in done or order.job not in jobs:
@@ -78,7 +74,6 @@ def jobs_on(world: World, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
 
 
 def idle_gpus(world: World) -> set[Target]:
-    """GPUs that no job has."""
     layout = world.layout
     return {Target(node.name, gpu) for i, node in enumerate(world.nodes.nodes) for gpu in bits(layout.free[i])}
 
@@ -106,14 +101,12 @@ def news(
 
 @dataclass(frozen=True, slots=True)
 class HealthSeen:
-    """How things are at one moment. Records are copies."""
+    """The health of nodes at one moment. Records are copies."""
 
     records: Mapping[Target, Record] = field(default_factory=dict)
-    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
-    """Nodes that humans have cordoned."""
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)  # nodes that humans have cordoned
     alerts: Sequence[Alert] = ()
-    found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)
-    """Findings since the start, by what was to be done about them."""
+    found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)  # since the start
 
 
 class NodeHealth(Protocol):
@@ -122,20 +115,17 @@ class NodeHealth(Protocol):
     def seen(self) -> HealthSeen: ...
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
-        """What was to be done is done. A ValueError says why there is nothing to be said."""
-        ...
+        """Note that a human has repaired a node or a GPU. ValueError when it was not broken."""
 
     def cordoned(self, node: NodeName, who: str) -> None:
-        """A human has cordoned a node."""
-        ...
+        """Note that a human has cordoned a node."""
 
     def uncordoned(self, node: NodeName, who: str) -> None:
-        """A human has uncordoned a node: where no cordon was, that overrules health."""
-        ...
+        """Note that a human has uncordoned a node: where no cordon was, that overrules health."""
 
 
 class NoNodeHealth:
-    """Knows of no illness."""
+    """For servers that do not look after the health of nodes."""
 
     def seen(self) -> HealthSeen:
         return HealthSeen()

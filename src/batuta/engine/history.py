@@ -24,27 +24,23 @@ from batuta.core.world import PastJob, World
 from batuta.engine.fence import Fence
 from batuta.engine.observers import Observer
 from batuta.engine.trials.measurement import remember
-from batuta.prediction.application_history import ApplicationHistory, KnownSpeed
+from batuta.prediction.application_history import ApplicationHistory, KnownSpeed, choose_size, settle
 from batuta.prediction.duration import (
     Calibration,
     CalibrationRecord,
     DurationHistory,
+    JobFeatures,
     RunningJobs,
     outcome_of,
 )
 from batuta.prediction.duration_model import FEWEST_JOBS, DurationModel, learn
-from batuta.prediction.initial_size import choose_size, settle
 
 _log = logging.getLogger(__name__)
-SETTING = "application-history"
-"""Where the speeds of applications are kept."""
-LEARN_AFTER_S = 30.0
-"""Not sooner after the last time …"""
-LEARN_AFTER_SHARE = 0.05
-"""… and not before so many more jobs have ended, as a share of those that are known."""
+SETTING = "application-history"  # where the speeds of applications are kept
+LEARN_AFTER_S = 30.0  # not sooner after the last time …
+LEARN_AFTER_SHARE = 0.05  # … and not before so many more jobs have ended, as a share of those that are known
 SAVE_EVERY_S = 30.0
-_REMEMBERED = 256
-"""Jobs that ended last, so that an end that is told twice counts once."""
+_REMEMBERED = 256  # jobs that ended last, so that an end that is told twice counts once
 
 
 class Settings(Protocol):
@@ -76,8 +72,6 @@ class History(Observer):
         self._saved_version, self._next_save_s = 0, -math.inf
         self._worker = (fence or Fence()).background("learning from jobs")
 
-    # ------------------------------------------------------------------------------------------ what happens
-
     def recall(self, world: World) -> None:
         """Takes in what a World that was recovered knows, and what was kept beside it."""
         for past in world.past.values():
@@ -96,7 +90,6 @@ class History(Observer):
         self.after_step(world)
 
     def saw(self, world: World, event: Event) -> None:
-        """After an event was applied."""
         if isinstance(event, JobProgressed):
             self.applications.saw(world, event)
         elif isinstance(event, TrialMeasured):
@@ -135,13 +128,10 @@ class History(Observer):
         if self.applications.version != self._saved_version:
             self._worker.do(self._save, self.applications.version, self.applications.dump())
 
-    # ------------------------------------------------------------------------------------------ what is told
-
     def advise(self, job: Job, *, open_up_to: int | None, for_good: bool) -> Job:
         """The job with what earlier ones say of it: its curve, its work, and its size where that is open.
 
-        `open_up_to` are the most GPUs that may be chosen; None where its user said a size. `for_good`: it
-        keeps the size that is chosen now.
+        `open_up_to`: the most GPUs to choose, None where its user said a size. `for_good`: it keeps that size.
         """
         known = self._speed_of(job)
         if open_up_to is not None:
@@ -150,7 +140,7 @@ class History(Observer):
             job = replace(job, curve=known.curve(job.curve, job.max))
         model = self._model
         if model is not None:
-            expected = model.expect(job)
+            expected = model.predict(JobFeatures.of(job))
             job = replace(job, work_s=expected.p50_s, expected=expected)
         return job
 
@@ -169,7 +159,7 @@ class History(Observer):
         return self._record.now()
 
     def advising(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Tells what happens, with advice on every new job: for jobs that come as events of a backend."""
+        """Return a function that tells the same with advice on every new job, for jobs that come as events."""
 
         def tell_advised(event: Event) -> None:
             if isinstance(event, JobSubmitted):
@@ -177,8 +167,6 @@ class History(Observer):
             tell(event)
 
         return tell_advised
-
-    # ------------------------------------------------------------------------------------------ in background
 
     def _learn(self, running: RunningJobs, known: int) -> None:
         """Until it works, jobs are believed to take as long as before."""

@@ -1,15 +1,11 @@
-"""Journals in memory, and the World that an engine owns together with its journal.
-
-`JournaledWorld` is the only place that applies events to the World of an engine.
-"""
+"""The World that an engine owns together with its journal; here alone events are applied to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 from batuta.core.apply import apply, check
-from batuta.core.decide import SchedulerProfile, decide
-from batuta.core.event import Event, Planned, PolicySet
+from batuta.core.event import Event
 from batuta.core.world import World
 from batuta.engine.ports import Journal
 
@@ -22,47 +18,6 @@ class NoJournal:
 
     def commit(self) -> int:
         return 0
-
-
-class MemoryJournal:
-    """Remembers every event."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def append(self, event: Event) -> None:
-        self.events.append(event)
-
-    def commit(self) -> int:
-        return len(self.events)
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self.events)
-
-
-class ReplayDiffersError(Exception):
-    """A journal's plan is not what the same World decides now."""
-
-
-def replay(
-    events: Iterator[Event] | list[Event],
-    rules: SchedulerProfile,
-    rules_of: Callable[[str], SchedulerProfile] | None = None,
-) -> World:
-    """Rebuilds the World from a journal, and proves that every plan in it is decided again bit for bit.
-
-    `rules_of` is asked when the policy was changed on the way.
-    """
-    world = World()
-    for number, event in enumerate(events):
-        if isinstance(event, Planned):
-            again = decide(world, event.time_s, rules)
-            if again != event.plan:
-                raise ReplayDiffersError(f"event {number} at {event.time_s} s: the plan differs")
-        if isinstance(event, PolicySet) and rules_of is not None:
-            rules = rules_of(event.policy)
-        apply(world, event)
-    return world
 
 
 class JournaledWorld:
@@ -81,7 +36,6 @@ class JournaledWorld:
         apply(self.world, event)
 
     def record_all(self, events: Iterable[Event]) -> None:
-        """Record events and make them durable."""
         for event in events:
             self.record(event)
         self.journal.commit()

@@ -7,19 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from batuta.core import event as ev
 from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.eligibility import next_release_s
-from batuta.core.event import (
-    Event,
-    GpusUsed,
-    HealthChanged,
-    JobCheckpointed,
-    JobProgressed,
-    JobStarted,
-    Planned,
-    PolicySet,
-    TransitionTimed,
-)
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.utilisation import next_idle_s
@@ -29,7 +19,7 @@ from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend
 from batuta.engine.requests import Requests
 
-_NEWS = (JobProgressed, JobCheckpointed, TransitionTimed, GpusUsed, HealthChanged)
+_NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, ev.HealthChanged)
 """What is reported all the time: good to know, but nothing waits for it."""
 
 
@@ -37,23 +27,17 @@ _NEWS = (JobProgressed, JobCheckpointed, TransitionTimed, GpusUsed, HealthChange
 class Cadence:
     """When to decide."""
 
-    round_s: float | None = None
-    """Only at whole multiples of this, as round-based schedulers do; None decides after every event."""
-    min_interval_s: float = 0.0
-    """Not sooner than this after the last decision that changed something."""
-    calm_s: float = 0.0
-    """After reports of progress alone, not sooner than this after the last decision."""
-    every_s: float | None = None
-    """At least this often while jobs wait, for policies whose order changes with time alone."""
+    round_s: float | None = None  # only at whole multiples of this, in rounds; None decides after every event
+    min_interval_s: float = 0.0  # not sooner than this after the last decision that changed something
+    calm_s: float = 0.0  # after reports of progress alone, not sooner than this after the last decision
+    every_s: float | None = None  # at least this often while jobs wait: some orders change with time alone
 
     def __post_init__(self) -> None:
         # Otherwise the loop would decide again and again without time going on.
-        for name in ("round_s", "every_s"):
-            seconds = getattr(self, name)
+        for name, seconds in (("round_s", self.round_s), ("every_s", self.every_s)):
             if seconds is not None and not 0 < seconds < math.inf:
                 raise ValueError(f"{name} must be a finite number of seconds > 0, found {seconds}")
-        for name in ("min_interval_s", "calm_s"):
-            seconds = getattr(self, name)
+        for name, seconds in (("min_interval_s", self.min_interval_s), ("calm_s", self.calm_s)):
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"{name} must be finite and ≥ 0, found {seconds}")
 
@@ -63,12 +47,9 @@ class Live:
     """What an engine needs that serves people: it never runs out of things to come."""
 
     requests: Requests
-    profile_of: Callable[[str], SchedulerProfile]
-    """Finds the profile of a policy that is chosen at run time."""
-    guard: AbstractContextManager[object]
-    """Held while the World changes or is decided upon, so that other threads can read it in between."""
-    next_due_s: Callable[[World], float] = lambda _: math.inf
-    """When another part of the server wants a step, even if nothing happens until then."""
+    profile_of: Callable[[str], SchedulerProfile]  # finds the profile of a policy that is chosen at run time
+    guard: AbstractContextManager[object]  # held while the World changes or is decided upon: other threads read it
+    next_due_s: Callable[[World], float] = lambda _: math.inf  # when another part of the server wants a step
 
 
 class Engine:
@@ -83,32 +64,24 @@ class Engine:
         cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
         live: Live | None = None,
     ) -> None:
-        self.world = state.world
-        self.backend = backend
-        self.profile = profile
-        self.cadence = cadence
-        self._state = state
-        self._journal = state.journal
-        self._observer = observer
+        self.world, self._state, self._journal = state.world, state, state.journal
+        self.backend, self.profile, self.cadence, self._observer = backend, profile, cadence, observer
         self.last_plan: Plan | None = None
-        self.trouble = ""
-        """Why nothing can be decided just now; empty when all is well."""
+        self.trouble = ""  # why nothing can be decided just now; empty when all is well
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
         # The server before this one may have been killed between an event and the decision on it.
-        self._owed = self._urgent = live is not None
-        """Something happened that no decision has taken into account yet; more than reports of progress."""
-        self._settled = False
-        """The last decision changed nothing, and nothing has happened since."""
+        self._owed = self._urgent = live is not None  # what happened since the last decision; more than progress
+        self._settled = False  # the last decision changed nothing, and nothing has happened since
 
     def run(self) -> None:
-        """Goes on until nothing can happen any more."""
+        """Go on until nothing can happen any more."""
         while self.step():
             pass
 
     def step(self) -> bool:
-        """Takes in what happens next and decides when that is due; False when nothing is left to come."""
+        """Take in what happens next and decide when that is due; False when nothing is left to come."""
         if self._settled and self.backend.quiet():
             return False
         events = self.backend.next_events(self._wake_s())
@@ -131,21 +104,26 @@ class Engine:
         return True
 
     def _serve(self, requests: Requests) -> bool:
-        """Takes in what people ask for; they are answered when it is durable. False without any request."""
+        """Take in requests, which are answered when all is durable; False without any."""
         waiting = requests.take()
         if not waiting:
             return False
         for request in waiting:
-            with self._guard, request.refusing():
-                for event in request.make(self.world):
-                    self._take(event)
+            with self._guard:
+                try:
+                    request.events = request.make(self.world)
+                    for event in request.events:
+                        self._take(event)
+                except Exception as error:
+                    # The caller's to know, not the engine's to die of.
+                    request.done.set_exception(error)
         self._journal.commit()
         requests.answer(waiting)
         return True
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ev.Event) -> None:
         self._state.record(event)
-        if isinstance(event, PolicySet) and self._live is not None:
+        if isinstance(event, ev.PolicySet) and self._live is not None:
             self.profile = self._live.profile_of(event.policy)
         self._observer.saw(self.world, event)
 
@@ -183,7 +161,7 @@ class Engine:
         with self._guard:
             plan = self._decide(now_s)
             if not plan.empty:
-                self._take(Planned(now_s, plan))
+                self._take(ev.Planned(now_s, plan))
         self._last_cycle_s = now_s
         self._owed = self._urgent = False
         self._settled = plan.empty
@@ -198,7 +176,7 @@ class Engine:
                 for event_ in done:
                     self._take(event_)
                     # That a job runs was to be expected; anything else may call for another decision.
-                    self._owed |= not isinstance(event_, JobStarted)
+                    self._owed |= not isinstance(event_, ev.JobStarted)
                     self._urgent = self._owed
         self._observer.decided(self.world, plan)
 

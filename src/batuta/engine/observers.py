@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from batuta.core.event import Event
 from batuta.core.plan import Plan
 from batuta.core.world import World
+from batuta.engine.fence import Fence
 
-if TYPE_CHECKING:
-    from batuta.engine.fence import Fence
+_Calls: TypeAlias = list[tuple[str, Callable[..., None]]]
 
 
 class Observer:
@@ -45,13 +45,10 @@ class Observers(Observer):
         """Each observer with the name of its part, under which failures are counted."""
         listed = tuple(observers)
         self._fence = fence
-        # An observer is not called for what it does not override: these are called for every event.
-        self._saw = [(part, one.saw) for part, one in listed if _overrides(one, "saw")]
-        backwards = reversed(listed)
-        self._deciding = [(part, one.deciding) for part, one in backwards if _overrides(one, "deciding")]
-        self._step_done = [(part, one.step_done) for part, one in listed if _overrides(one, "step_done")]
+        self._saw, self._step_done = _calls(listed, "saw"), _calls(listed, "step_done")
+        self._deciding = _calls(listed[::-1], "deciding")
         self._decided = [(part, one.decided) for part, one in listed]
-        self._postponed = [(part, one.postponed) for part, one in listed if _overrides(one, "postponed")]
+        self._postponed = _calls(listed, "postponed")
 
     def saw(self, world: World, event: Event) -> None:
         self._tell(self._saw, world, event)
@@ -65,15 +62,13 @@ class Observers(Observer):
     def decided(self, world: World, plan: Plan) -> None:
         for part, call in self._decided:
             # A part works again after a whole decision without a failure.
-            with self._fence.around(part):
-                call(world, plan)
+            self._fence.run(part, call, world, plan)
 
     def postponed(self, world: World) -> None:
         for part, call in self._postponed:
-            with self._fence.around(part):
-                call(world)
+            self._fence.run(part, call, world)
 
-    def _tell(self, calls: list[tuple[str, Callable[..., None]]], *arguments: object) -> None:
+    def _tell(self, calls: _Calls, *arguments: object) -> None:
         for part, call in calls:
             try:
                 call(*arguments)
@@ -81,5 +76,7 @@ class Observers(Observer):
                 self._fence.failed(part, error)
 
 
-def _overrides(observer: Observer, method: str) -> bool:
-    return getattr(type(observer), method) is not getattr(Observer, method)
+def _calls(observers: Iterable[tuple[str, Observer]], method: str) -> _Calls:
+    """The method of each observer that overrides it: some of these are called for every event."""
+    own = getattr(Observer, method)
+    return [(part, getattr(one, method)) for part, one in observers if getattr(type(one), method) is not own]

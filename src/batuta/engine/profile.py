@@ -22,8 +22,7 @@ from batuta.spec.problem import InputError
 LIVE_EVERY_S = 60.0
 """A server decides at least this often while jobs wait: its policy may change at run time, so it decides as
 often as any policy asks for."""
-LIVE_CALM_S = 5.0
-"""A server decides no more often than this on reports of progress alone."""
+LIVE_CALM_S = 5.0  # a server decides no more often than this on reports of progress alone
 
 
 def find_policy(name: str) -> Policy:
@@ -64,5 +63,4 @@ def profile_for(
 
 
 def live_cadence() -> Cadence:
-    """Return when a server decides."""
     return Cadence(calm_s=LIVE_CALM_S, every_s=LIVE_EVERY_S)

@@ -16,8 +16,7 @@ from batuta.engine.requests import EngineStopped, RequestFn
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 10.0
-_AT_ONCE = 200
-"""Jobs that are forgotten in one step, so that no request has to wait for it."""
+_AT_ONCE = 200  # jobs that are forgotten in one step, so that no request has to wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ def outlived(world: World, keep: Keep, now_s: float, most: int) -> list[JobId]:
     return found
 
 
+@dataclass(slots=True, eq=False)
 class Retention:
     """Has the engine forget jobs, with all that is left of them. For the engine's thread.
 
@@ -52,39 +52,31 @@ class Retention:
     forgets it the next time. The other way round its files would stay for ever.
     """
 
-    def __init__(
-        self,
-        keep: Keep,
-        ask: Callable[[RequestFn], object],
-        remove: Callable[[JobId], None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._keep = keep
-        self._ask = ask
-        self._remove = remove
-        self._clock = clock
-        self._next_s = -math.inf
+    keep: Keep
+    ask: Callable[[RequestFn], object]
+    remove: Callable[[JobId], None]
+    clock: Callable[[], float] = time.time
+    _next_s: float = -math.inf
 
     def after_step(self, world: World) -> None:
-        """Looks from time to time whether there is something to forget."""
-        now_s = self._clock()
+        now_s = self.clock()
         if now_s < self._next_s:
             return
         self._next_s = now_s + _LOOK_EVERY_S
-        if outlived(world, self._keep, now_s, 1):
+        if outlived(world, self.keep, now_s, 1):
             with suppress(EngineStopped):
-                self._ask(self._forget)
+                self.ask(self._forget)
 
     def _forget(self, world: World) -> Sequence[Event]:
-        now_s = self._clock()
-        jobs = outlived(world, self._keep, now_s, _AT_ONCE)
+        now_s = self.clock()
+        jobs = outlived(world, self.keep, now_s, _AT_ONCE)
         if len(jobs) == _AT_ONCE:
             self._next_s = -math.inf  # there may be more
         return [JobForgotten(max(now_s, world.now_s), job) for job in jobs if self._is_removed(job)]
 
     def _is_removed(self, job: JobId) -> bool:
         try:
-            self._remove(job)
+            self.remove(job)
         except (OSError, ValueError):
             _log.exception("job %s is not forgotten: its files cannot be removed", job, extra={"job": job})
             return False

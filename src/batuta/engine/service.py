@@ -1,4 +1,4 @@
-"""An engine in a thread of its own, and the doors to it: ask for something, read the World."""
+"""An engine in a thread of its own, and the ways to it: ask for something, read the World."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 
 from batuta.core.event import Event
 from batuta.core.plan import Plan
@@ -14,7 +15,7 @@ from batuta.core.world import World
 from batuta.engine.fence import Fence
 from batuta.engine.loop import Engine
 from batuta.engine.ports import Journal, JournalUnavailable
-from batuta.engine.requests import EngineStopped, RequestFn, Requests
+from batuta.engine.requests import RequestFn, Requests
 
 ANSWER_WITHIN_S = 30.0
 _RETRY_S = 0.5
@@ -25,10 +26,8 @@ class RetryingJournal:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.trouble = ""
-        """Why nothing can be written just now; empty when all is well."""
-        self.given_up = threading.Event()
-        """Set to let a commit that waits fail, because the server shuts down."""
+        self.trouble = ""  # why nothing can be written just now; empty when all is well
+        self.given_up = threading.Event()  # set to let a commit that waits fail, because the server shuts down
 
     def append(self, event: Event) -> None:
         self._journal.append(event)
@@ -58,21 +57,15 @@ class Service:
         wake: Callable[[], None],
         fence: Fence | None = None,
     ) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._journal = journal
-        self._guard = guard
-        self._wake = wake
+        self._engine, self._requests, self._journal = engine, requests, journal
+        self._guard, self._wake = guard, wake
         self._after_step: list[tuple[str, Callable[[World], None]]] = []
-        self.fence = fence or Fence()
-        """Around all that the engine can do without."""
+        self.fence = fence or Fence()  # around all that the engine can do without
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.failure: BaseException | None = None
-        """What the engine died of, if it did."""
+        self.failure: BaseException | None = None  # what the engine died of, if it did
         self.on_death: Callable[[BaseException], None] | None = None
-        self.cpu_s = 0.0
-        """CPU time of the engine's thread so far."""
+        self.cpu_s = 0.0  # CPU time of the engine's thread so far
 
     def after_step(self, part: str, call: Callable[[World], None]) -> None:
         """Have something called in the engine's thread after each of its steps, from its start on."""
@@ -98,7 +91,7 @@ class Service:
         self._thread.start()
 
     def stop(self, within_s: float = 10.0) -> bool:
-        """Ends the engine after the step that it is in; False when that takes too long. Jobs go on."""
+        """End the engine after the step that it is in; False when that takes too long. Jobs go on."""
         self._stopping.set()
         self._journal.given_up.set()
         self._wake()
@@ -108,23 +101,18 @@ class Service:
         return not self._thread.is_alive()
 
     def ask(self, make: RequestFn, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
-        """Has something done; returns when it is durable. When `make` raises, nothing happened."""
+        """Have something done; return when it is durable. When `make` raises, nothing happened."""
         return self.request(make).result(within_s)
 
     def request(self, make: RequestFn) -> Future[Sequence[Event]]:
-        """The same for who does not want to wait here."""
+        """The same, without waiting for it."""
         if self.cannot_store:
             raise JournalUnavailable(self.cannot_store)
         return self._requests.ask(make)
 
     def before_answers(self, call: Callable[[], None]) -> None:
-        """Has something done, in the engine's thread, before those are answered who asked for something."""
-
-        def fenced() -> None:
-            with self.fence.around("API"):
-                call()
-
-        self._requests.before_answers = fenced
+        """Have something done in the engine's thread before requests are answered."""
+        self._requests.before_answers = partial(self.fence.run, "API", call)
 
     @contextmanager
     def reading(self) -> Iterator[tuple[World, Plan | None]]:
@@ -133,7 +121,7 @@ class Service:
             yield self._engine.world, self._engine.last_plan
 
     def fork(self) -> World:
-        """A copy of the World, to ask it questions without anybody waiting."""
+        """A copy of the World, for questions for which the engine need not wait."""
         with self._guard:
             return self._engine.world.fork()
 
@@ -144,16 +132,10 @@ class Service:
                 self.cpu_s = time.thread_time()
                 self.fence.tend()
                 for part, after_step in self._after_step:
-                    with self.fence.around(part):
-                        after_step(self._engine.world)
-        except JournalUnavailable as error:
-            self.failure = error
+                    self.fence.run(part, after_step, self._engine.world)
         except BaseException as error:
             self.failure = error
-            if self.on_death is not None:
+            if self.on_death is not None and not isinstance(error, JournalUnavailable):
                 self.on_death(error)
         finally:
             self._requests.close()
-
-
-__all__ = ["ANSWER_WITHIN_S", "EngineStopped", "RetryingJournal", "Service"]

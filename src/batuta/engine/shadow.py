@@ -1,7 +1,6 @@
 """A second policy beside the one that decides: it sees the same World, and touches nothing.
 
-The engine's thread only forks the World, and not even that while the shadow is busy or has to rest: so the
-loop keeps its time, and some cycles are not looked at.
+The engine's thread only forks the World, unless the shadow is busy or has to rest: some cycles are skipped.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import JobId
-from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, Stop
+from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.world import World
 from batuta.engine.fence import Fence, FencedThread
 from batuta.engine.observers import Observer
 
-_FORK_SHARE = 0.05
-"""Of the engine's time that forks may take."""
-_DECIDE_SHARE = 0.25
-"""Of one core that the shadow's decisions may take."""
-_KINDS = {Start: "start", Resize: "resize", Migrate: "migrate", Preempt: "preempt", Stop: "stop"}
+_FORK_SHARE = 0.05  # of the engine's time that forks may take
+_DECIDE_SHARE = 0.25  # of one core that the shadow's decisions may take
+_KINDS = {kind: kind.__name__.lower() for kind in (Start, Resize, Migrate, Preempt, Stop)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +36,32 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ShadowReport:
-    """What a policy would have done, since it began to watch."""
+    """What a policy would have done, since it began to watch.
+
+    It agreed in cycles in which every job would have had as many GPUs as it got, and skipped those while busy.
+    """
 
     policy: str
     since_s: float = 0.0
     cycles: int = 0
-    """That it has looked at."""
     skipped: int = 0
-    """In which it was busy."""
     agreed: int = 0
-    """In which every job would have had as many GPUs as it got."""
     failed: int = 0
-    """In which it could not decide."""
-    would: dict[str, int] = field(default_factory=dict)
-    """Commands that it would have given, by kind; each cycle begins with the World as it really is."""
+    would: dict[str, int] = field(default_factory=dict)  # commands by kind; each cycle begins with the real World
     did: dict[str, int] = field(default_factory=dict)
-    """Commands that were given in the same cycles."""
-    differences: tuple[Difference, ...] = ()
-    """As of the last cycle that it has looked at, in the order of jobs."""
-    trouble: str = ""
-    """Why it could not decide, the last time that it could not."""
+    differences: tuple[Difference, ...] = ()  # as of the last cycle that it has looked at, in the order of jobs
+    trouble: str = ""  # why it could not decide, the last time that it could not
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(NamedTuple):
+    """A World, and what was decided in it."""
+
     world: World
     plan: Plan
 
 
 class Shadow(Observer):
-    """A watcher of the engine. `world` is the engine's own; a fork of it is all that the shadow ever uses."""
+    """An observer of the engine. `world` is the engine's own; the shadow decides on forks of it."""
 
     def __init__(
         self,
@@ -77,27 +71,22 @@ class Shadow(Observer):
         clock: Callable[[], float] = time.time,
         fence: Fence | None = None,
     ) -> None:
-        self._world = world
-        self._rules_of = rules_of
-        self._fence = fence or Fence()
-        self._clock = clock
+        self._world, self._rules_of = world, rules_of
+        self._fence, self._clock = fence or Fence(), clock
         self._rules: SchedulerProfile | None = None
         self._report = ShadowReport("")
         self._lock = threading.Lock()
         self._case: _Case | None = None
         self._fork: World | None = None
-        self._ready_s = 0.0
-        """By the monotonic clock: before that it rests."""
+        self._ready_s = 0.0  # by the monotonic clock: before that it rests
         self._woken = threading.Condition(self._lock)
         self._thread: FencedThread | None = None
         self._closed = False
         if policy:
             self.watch(policy)
 
-    # ------------------------------------------------------------------------------- for people, any thread
-
     def watch(self, policy: str) -> None:
-        """Lets this policy watch from now on; an empty name ends that."""
+        """Let this policy watch from now on; an empty name ends that. For any thread."""
         rules = replace(self._rules_of(policy), explains=False) if policy else None
         with self._lock:
             self._rules, self._case = rules, None
@@ -117,16 +106,11 @@ class Shadow(Observer):
         if self._thread is not None:
             self._thread.join(5.0)
 
-    # --------------------------------------------------------------------------------- in the engine's thread
-
     def deciding(self) -> None:
-        self._fork = None
-        if self._rules is not None:
-            begun_s = time.monotonic()
-            if self._case is None and begun_s >= self._ready_s:
-                self._fork = self._world.fork()
-                took_s = time.monotonic() - begun_s
-                self._ready_s = begun_s + took_s / _FORK_SHARE
+        self._fork, begun_s = None, time.monotonic()
+        if self._rules is not None and self._case is None and begun_s >= self._ready_s:
+            self._fork = self._world.fork()
+            self._ready_s = begun_s + (time.monotonic() - begun_s) / _FORK_SHARE
 
     def decided(self, world: World, plan: Plan) -> None:
         if self._rules is not None:
@@ -137,8 +121,6 @@ class Shadow(Observer):
                 else:
                     self._report = replace(self._report, skipped=self._report.skipped + 1)
         self._fork = None
-
-    # ------------------------------------------------------------------------------------ in its own thread
 
     def _run(self) -> None:
         while True:
@@ -171,8 +153,7 @@ class Shadow(Observer):
 def _told(report: ShadowReport, case: _Case, plan: Plan | None, trouble: str) -> ShadowReport:
     if plan is None:
         return replace(report, cycles=report.cycles + 1, failed=report.failed + 1, trouble=trouble)
-    before = {one.job: one for one in report.differences}
-    differences = tuple(_differences(case, plan, before))
+    differences = tuple(_differences(case, plan, {one.job: one for one in report.differences}))
     return replace(
         report,
         cycles=report.cycles + 1,
@@ -196,16 +177,11 @@ def _differences(case: _Case, plan: Plan, before: dict[JobId, Difference]) -> li
         has, would = real.get(job, held), other.get(job, held)
         if has != would:
             known = before.get(job)
-            same = known is not None and (known.has, known.would_have) == (has, would)
-            since_s = known.since_s if known is not None and same else case.plan.time_s
-            found.append(Difference(job, has, would, since_s))
+            is_same = known is not None and (known.has, known.would_have) == (has, would)
+            found.append(known if known and is_same else Difference(job, has, would, case.plan.time_s))
     return found
 
 
 def _sizes(plan: Plan) -> dict[JobId, int]:
     """By job: the GPUs that a command gives it, or the replicas of a CPU-only job."""
-    return {command.job: _size(command) for command in plan.commands}
-
-
-def _size(command: Command) -> int:
-    return 0 if isinstance(command, Preempt | Stop) else command.placement.units
+    return {one.job: 0 if isinstance(one, Preempt | Stop) else one.placement.units for one in plan.commands}

@@ -17,15 +17,12 @@ from batuta.core.world import World
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """From what works to what does not; a warning works, but an administrator should look at it."""
 
     OK = "ok"
     NOTE = "note"
-    """Not needed by everybody."""
     WARNING = "warning"
-    """Works, but an administrator should look at it."""
     ERROR = "error"
-    """Does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +39,6 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Severity.OK, found)
 
 
-# Every finding comes with what to do about it.
-
-
 def note(check: str, found: str, fix: str) -> Finding:
     return Finding(check, Severity.NOTE, found, fix)
 
@@ -58,19 +52,18 @@ def error(check: str, found: str, fix: str) -> Finding:
 
 
 def named(names: list[str], most: int = 5) -> str:
-    """The first of many, and how many more there are."""
+    """Return the first of many names, and how many more there are."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-STUCK_AFTER_S = 900.0
-"""A gang that has its GPUs and does not run after this long keeps them from others. Setup takes minutes."""
+STUCK_AFTER_S = 900.0  # a gang that does not run after this long keeps GPUs from others; setup takes minutes
 _SINCE = {Phase.STARTING: "last_start_s", Phase.RESIZING: "last_resize_s", Phase.STOPPING: "last_stop_s"}
+_COUNT_ANEW = "start the server anew, which counts from the journal; please report this as a bug"
 _WORDS = {Phase.STARTING: "starting", Phase.RESIZING: "being resized", Phase.STOPPING: "being stopped"}
 
 
 def check_world(world: World, now_s: float) -> Iterator[Finding]:
-    """All of it."""
     yield from check_gangs(world, now_s)
     yield check_quota(world)
     yield check_reservations(world)
@@ -78,9 +71,10 @@ def check_world(world: World, now_s: float) -> Iterator[Finding]:
 
 def check_gangs(world: World, now_s: float) -> Iterator[Finding]:
     """Gangs that hold GPUs, or are to leave them, and do not get on with it."""
+    jobs = world.jobs
     stuck = list(stuck_gangs(world, now_s))
     for job, phase, since_s in stuck[:10]:
-        gpus = world.jobs.gpus().item(world.jobs.row(job))
+        gpus = jobs.gpus().item(jobs.row(job))
         yield warning(
             "stuck gangs",
             f"job {job} has been {_WORDS[phase]} for {_minutes(now_s - since_s)} and holds {_gpus(gpus)}",
@@ -112,7 +106,7 @@ def check_quota(world: World) -> Finding:
         return error(
             "leaked quota",
             f"{len(ghosts)} jobs that have no GPUs count against their queues: {named(ghosts)}",
-            "start the server anew, which counts from the journal; please report this as a bug",
+            _COUNT_ANEW,
         )
     return ok("leaked quota", "none: all quota in use belongs to jobs that have GPUs")
 
@@ -136,11 +130,7 @@ def check_reservations(world: World) -> Finding:
         return ok("orphan reservations", "none: every GPU that is taken belongs to one job")
     parts = [f"{len(orphans)} GPUs are taken by no job: {named(orphans)}"] if orphans else []
     parts += [f"{len(twice)} GPUs are taken twice: {named(twice)}"] if twice else []
-    return error(
-        "orphan reservations",
-        "; ".join(parts),
-        "start the server anew, which counts from the journal; please report this as a bug",
-    )
+    return error("orphan reservations", "; ".join(parts), _COUNT_ANEW)
 
 
 def _minutes(seconds: float) -> str:

@@ -16,12 +16,9 @@ from batuta.core.world import World
 from batuta.engine.fence import Fence, FencedThread
 
 LOOK_S = 10.0
-TELL_S = LOOK_S
-"""A node is told of at most this often, …"""
-REFRESH_S = 300.0
-"""… and at least this often, so that what is told does not grow stale."""
-CHANGE = 0.1
-"""So much busier or less busy is worth telling."""
+TELL_S = LOOK_S  # a node is told of at most this often, …
+REFRESH_S = 300.0  # … and at least this often, so that what is told does not grow stale
+CHANGE = 0.1  # so much busier or less busy is worth telling
 PART = "GPU use"
 
 
@@ -30,25 +27,20 @@ class NodeUse:
     """How busy the GPUs of a node were since the last look; None where that is not known."""
 
     gpus: tuple[float | None, ...]
-    jobs: Mapping[JobId, float] = field(default_factory=dict)
-    """What each job had of its busiest GPU."""
-    knows_all_jobs: bool = False
-    """A job that is not named used nothing."""
+    jobs: Mapping[JobId, float] = field(default_factory=dict)  # what each job had of its busiest GPU
+    knows_all_jobs: bool = False  # a job that is not named used nothing
 
 
 class UseSource(Protocol):
     """Measures. For one thread."""
 
     step_s: float
-    """Seconds between two samples."""
 
     def sample(self) -> None:
-        """Takes a sample, of those of which a look gives the mean."""
-        ...
+        """Take a sample, of those of which a look gives the mean."""
 
     def look(self) -> Mapping[NodeName, NodeUse]:
-        """How busy GPUs were since the last look, or lately."""
-        ...
+        """Return how busy GPUs were since the last look, or lately."""
 
 
 class UsageWatch:
@@ -61,9 +53,7 @@ class UsageWatch:
         clock: Callable[[], float] = time.time,
         fence: Fence | None = None,
     ) -> None:
-        self._source = source
-        self._tell = tell
-        self._clock = clock
+        self._source, self._tell, self._clock = source, tell, clock
         self._stop = threading.Event()
         self._fence = fence or Fence()
         self._thread: FencedThread | None = None
@@ -133,17 +123,11 @@ def _with_sharers(world: World, events: Sequence[GpusUsed], use: Mapping[NodeNam
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
         if job.share is not None and placement is not None:
             on.setdefault(placement.spans[0].node, []).append(job.id)
-    now_s = world.now_s
-    return [
-        replace(event, time_s=max(event.time_s, now_s), jobs=tuple(_parts(use[event.node], on[event.node])))
-        if event.node in on
-        else replace(event, time_s=max(event.time_s, now_s))
-        for event in events
-    ]
-
-
-def _parts(use: NodeUse, jobs: Sequence[JobId]) -> list[tuple[JobId, float]]:
-    known = [(job, use.jobs[job]) for job in jobs if job in use.jobs]
-    if use.knows_all_jobs:
-        known += [(job, 0.0) for job in jobs if job not in use.jobs]
-    return known
+    found = []
+    for event in events:
+        own, jobs = use[event.node], on.get(event.node, ())
+        parts = [(job, own.jobs[job]) for job in jobs if job in own.jobs]
+        if own.knows_all_jobs:
+            parts += [(job, 0.0) for job in jobs if job not in own.jobs]
+        found.append(replace(event, time_s=max(event.time_s, world.now_s), jobs=tuple(parts)))
+    return found

@@ -18,6 +18,13 @@ from batuta.core.world import World, speed_at
 from batuta.placement.cluster_state import ClusterState, Part, RackProfiles, choose_gpus, crossings
 from batuta.placement.utilisation import BUSIEST
 
+ARRANGEMENT = (Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET)  # enough GPUs are free, in the wrong places: moves may help
+NOWHERE = -1
+NO_GPUS = Placement(())  # what a job holds that has not started
+SNUG_TRIES = 8  # how many equally full nodes are compared for the one where the job stays within an NVLink group
+COMPARED = 16  # how many equally full nodes are compared for the one where the fewest GPUs are stranded
+PROFILES_KEPT = 64  # for how many sets of nodes it is remembered how full the racks are
+
 
 @dataclass(frozen=True, slots=True)
 class PlacerOptions:
@@ -26,22 +33,14 @@ class PlacerOptions:
     Every placer takes them and heeds those about shares; the rest is for the one that moves running jobs.
     """
 
-    repack: Literal["when-needed", "never"] = "when-needed"
-    """Whether many jobs may be moved at once for one that fits nowhere."""
-    shares: Literal["bin-pack", "spread"] = "bin-pack"
-    """Whether shares of GPUs go to the fullest card with room, or to the emptiest."""
-    busiest: float = BUSIEST
-    """A card gets no further sharer, while there is another place, if it would be busier than this."""
-    moves: int = 8
-    """Running jobs that are brought closer together in one cycle."""
-    tries: int = 32
-    """Running jobs that are looked at for that."""
-    rescues: int = 4
-    """Jobs for which others are moved in one cycle."""
-    repack_nodes: int = 64
-    """Nodes that are repacked at once: those with the most free GPUs."""
-    scattered: float = 1.0
-    """The speed factor of a job on more nodes than it needs, when its curve does not say; 1 is no loss."""
+    repack: Literal["when-needed", "never"] = "when-needed"  # whether many jobs may move for one that fits nowhere
+    shares: Literal["bin-pack", "spread"] = "bin-pack"  # to the fullest card with room, or to the emptiest
+    busiest: float = BUSIEST  # a card gets no further sharer if it would be busier, while there is another place
+    moves: int = 8  # running jobs that are brought closer together in one cycle
+    tries: int = 32  # running jobs that are looked at for that
+    rescues: int = 4  # jobs for which others are moved in one cycle
+    repack_nodes: int = 64  # nodes that are repacked at once: those with the most free GPUs
+    scattered: float = 1.0  # speed factor of a job on too many nodes, when its curve does not say; 1 is no loss
 
     def room(self, world: World, within: Mapping[JobId, int] = EVERYWHERE) -> ClusterState:
         """What there is to place on, with shares of GPUs treated as these options say."""
@@ -106,10 +105,6 @@ def _unmet(table: NodeTable, job: Job, placement: Placement) -> bool:
     return job.topology.within is Spread.RACK and table.racks(placement) > 1
 
 
-ARRANGEMENT = (Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET)
-"""Enough GPUs are free, but not in the right places: moving other jobs may help."""
-
-
 def why(room: ClusterState, job: Job, needs: int, gpu_type: int, held: int = 0) -> Failure:
     """The first thing that stands in the way of `needs` GPUs for a job that holds `held` of them."""
     table, extra = room.table, needs - held
@@ -120,8 +115,7 @@ def why(room: ClusterState, job: Job, needs: int, gpu_type: int, held: int = 0) 
     if needs > capacity and not held:
         return Failure(Reason.EXCEEDS_CLUSTER, (("needs", needs), ("capacity", capacity)))
     if extra > free:
-        numbers = (("needs", extra), ("free", free), ("capacity", capacity))
-        return Failure(Reason.WAITING_FOR_GPUS, numbers)
+        return Failure(Reason.WAITING_FOR_GPUS, (("needs", extra), ("free", free), ("capacity", capacity)))
     bare = replace(job, cpus_milli_per_gpu=0, memory_mib_per_gpu=0)
     best = most(room, bare, nodes)
     if best >= extra and bare != job:
@@ -133,15 +127,6 @@ def why(room: ClusterState, job: Job, needs: int, gpu_type: int, held: int = 0) 
 
 
 # ------------------------------------ packing: one node if possible, else few and close together; the fullest
-
-
-NOWHERE = -1
-SNUG_TRIES = 8
-"""How many equally full nodes are compared for the one where the job stays within an NVLink group."""
-COMPARED = 16
-"""How many equally full nodes are compared for the one where the fewest GPUs are stranded."""
-PROFILES_KEPT = 64
-"""For how many sets of nodes it is remembered how full the racks are."""
 
 
 def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
@@ -172,8 +157,7 @@ def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int
 def fullest(room: ClusterState, job: Job, gpus: int, nodes: int) -> int:
     """The fullest node on which the whole job fits; NOWHERE without one.
 
-    Among equally full ones the one where it strands the fewest GPUs, then the really least used, then the
-    lowest number.
+    Among equally full ones the one where it strands the fewest GPUs, then the least used, then the lowest number.
     """
     if room.levels(job) is room.layout.buckets:
         for k in range(gpus, len(room.layout.buckets)):
@@ -326,10 +310,6 @@ def legal_above(job: Job, gpus: int) -> int:
 # ---------------------------------------------- resizing: a running job stays on the GPUs it has where it can
 
 
-NO_GPUS = Placement(())
-"""What a job holds that has not started."""
-
-
 def keep_order(table: NodeTable, held: Placement, chosen: Mapping[int, int], step: int) -> Placement:
     """The chosen GPUs (a set per node) in worker order: who stays keeps its order, if possible its index."""
     index, left = table.index, dict(chosen)
@@ -394,10 +374,7 @@ def whole_replicas(held: Placement, step: int) -> Placement:
 
 
 def enlarge(draft: PlacementAttempt, job: Job, held: Placement, gpus: int, nodes: int) -> Placement | None:
-    """More GPUs for a job: where it is, or elsewhere if it fits only there, or on one node. None: no room.
-
-    A resize restarts the job anyway, so another place costs nothing more.
-    """
+    """More GPUs for a job: where it is, or elsewhere, since a resize restarts it anyway. None: no room."""
     room = draft.room
     if draft.minds_spread(job) and (i := fullest(room, job, gpus, nodes)) >= 0:
         placement = room.seat(job, [(i, gpus)])
@@ -465,20 +442,15 @@ def resettle(room: ClusterState, job: Job, held: Placement, gpus: int, nodes: in
 
 def largest_grown(room: ClusterState, job: Job, held: Placement, nodes: int) -> int:
     """The largest size that the job could have, where it is or elsewhere."""
-    size = _most_grown(room, job, held, nodes)
+    own = room.masks(held)
+    open_nodes = _within_reach(room, job, own, nodes)
+    inside = sum(room.capacity(i, job, mask) for i, mask in own.items() if open_nodes >> i & 1)
+    size = held.size + inside + most(room, job, open_nodes & ~_set_of(own), Spread.ANY)
     if job.topology.required or job.topology.single_numa:
         room.vacate(held, job)
         size = max(size, most(room, job, nodes))
         room.occupy(held, job)
     return size
-
-
-def _most_grown(room: ClusterState, job: Job, held: Placement, nodes: int) -> int:
-    own = room.masks(held)
-    open_nodes = _within_reach(room, job, own, nodes)
-    here = _set_of(own)
-    inside = sum(room.capacity(i, job, mask) for i, mask in own.items() if open_nodes >> i & 1)
-    return held.size + inside + most(room, job, open_nodes & ~here, Spread.ANY)
 
 
 def _within_reach(room: ClusterState, job: Job, own: dict[int, int], nodes: int) -> int:
@@ -573,7 +545,4 @@ def _keep_part(room: ClusterState, job: Job, held: Placement, i: int, mask: int,
 
 
 def _set_of(own: dict[int, int]) -> int:
-    nodes = 0
-    for i in own:
-        nodes |= 1 << i
-    return nodes
+    return sum(1 << i for i in own)

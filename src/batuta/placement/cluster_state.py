@@ -13,6 +13,7 @@ one that is really used the least wins, where measured use is known and fresh.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -25,15 +26,19 @@ from batuta.core.node_table import NodeTable
 from batuta.core.placer import EVERYWHERE
 from batuta.core.utilisation import expected_load
 from batuta.core.world import ExcludedNodes, World
-from batuta.placement.utilisation import BUSIEST, BusyCards
+from batuta.placement.utilisation import BUSIEST, UNKNOWN, BusyCards
 
 if TYPE_CHECKING:
     from batuta.placement.sharing import CardLevels
-    from batuta.placement.utilisation import BusyCards
 
-
-Groups: TypeAlias = tuple[int, ...]
-"""For each GPU of a node the number of its group, as nodes state NVLink and NUMA; empty: one group."""
+Groups: TypeAlias = tuple[int, ...]  # by GPU of a node: the number of its NVLink or NUMA group; empty: one group
+Part: TypeAlias = tuple[int, int]  # a node, and how many of its GPUs
+Profile: TypeAlias = tuple[int, ...]  # of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job
+TENTHS = 10
+_TENTH_UNKNOWN = round(TENTHS * UNKNOWN)  # what a node counts as of which nothing is known
+WHOLE = 100  # percent of a card
+NOTHING_ASKED = Beside(0, 0, 0)
+NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
 
 
 class Chosen(NamedTuple):
@@ -45,10 +50,7 @@ class Chosen(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def choose_gpus(nvlink: Groups, numa: Groups, free: int, count: int, own: int = 0, single_numa: bool = False) -> Chosen:
-    """Takes `count` of the free GPUs: beside its `own`, in the smallest group that suffices, else few.
-
-    The caller has made sure that they fit (`Room.capacity`).
-    """
+    """Takes `count` of the free GPUs, which fit: beside its `own`, in the smallest group that suffices, else few."""
     if single_numa and numa:
         free = numa_part(numa, free, count, own)
     if free.bit_count() < count:
@@ -117,9 +119,6 @@ def lowest(mask: int, count: int) -> int:
     return taken
 
 
-TENTHS = 10
-
-
 class LeastUtilisedNodes:
     """The nodes by how busy those of their free GPUs are that a job would get."""
 
@@ -128,8 +127,7 @@ class LeastUtilisedNodes:
     def __init__(self, busy: BusyCards, layout: Layout) -> None:
         self._busy = busy
         self._layout = layout
-        self._tiers: dict[int, list[int]] = {}
-        """By GPUs of a job, then by tenths: nodes. GPUs that are taken since may have made them busier."""
+        self._tiers: dict[int, list[int]] = {}  # by GPUs of a job, then by tenths: nodes, as busy at least
 
     def calm_first(self, nodes: int, gpus: int) -> Iterator[int]:
         """These nodes, the calmest first; of equals the lowest number. For a job with so many GPUs there."""
@@ -155,13 +153,13 @@ class LeastUtilisedNodes:
         for i in self._busy.nodes:
             known |= 1 << i
             tiers[self._tenth(i, gpus)] |= 1 << i
-        tiers[self._busy.tenth_unknown] |= self._layout.table.all & ~known
+        tiers[_TENTH_UNKNOWN] |= self._layout.table.all & ~known
         return tiers
 
     def _tenth(self, i: int, gpus: int) -> int:
         """How busy the calmest so many free GPUs of a node are on the average, in tenths."""
         if i not in self._busy.nodes:
-            return self._busy.tenth_unknown
+            return _TENTH_UNKNOWN
         busy = sorted([self._busy.of(i, gpu) for gpu in bits(self._layout.free[i])])[:gpus]
         return round(TENTHS * sum(busy) / len(busy)) if busy else TENTHS
 
@@ -169,10 +167,7 @@ class LeastUtilisedNodes:
 def calmest_gpus(
     nvlink: Groups, numa: Groups, free: int, count: int, own: int, single_numa: bool, tenths: list[int]
 ) -> Chosen:
-    """The same as `choose_gpus`, and of choices that are as close together the one with the calmest GPUs.
-
-    `tenths`: how busy each GPU of the node is.
-    """
+    """The same, and of choices as close together the one with the calmest GPUs, by `tenths` that each is busy."""
     first = choose_gpus(nvlink, numa, free, count, own, single_numa)
     groups = group_masks(nvlink or numa)
     calm = 0
@@ -200,10 +195,6 @@ def _shape(groups: tuple[int, ...], free: int, taken: int, own: int) -> list[tup
     )
 
 
-WHOLE = 100
-"""Percent of a card."""
-
-
 class Stranding:
     """What a GPU needs beside it, and how many would lack it on a node."""
 
@@ -220,9 +211,8 @@ class Stranding:
         cpus, memory = self._layout.cpus_milli[i], self._layout.memory_mib[i]
         promised = self._layout.table.nodes[i].gpu_compute_percent
         takes = WHOLE * gpus if job.share is None else job.share.booked_percent(promised)
-        after = self._stranded(
-            free - takes, cpus - job.cpus_milli_per_gpu * gpus, memory - job.memory_mib_per_gpu * gpus
-        )
+        wants_cpus, wants_memory = job.cpus_milli_per_gpu * gpus, job.memory_mib_per_gpu * gpus
+        after = self._stranded(free - takes, cpus - wants_cpus, memory - wants_memory)
         return after - self._stranded(free, cpus, memory)
 
     def least(self, nodes: Iterable[int], gpus: int, job: Job) -> int:
@@ -230,13 +220,10 @@ class Stranding:
         return min(nodes, key=lambda i: self.added(i, gpus, job))
 
     def _free_percent(self, i: int) -> int:
-        layout = self._layout
-        node, free = layout.table.nodes[i], WHOLE * layout.free[i].bit_count()
-        for gpu in range(node.gpus if layout.cards else 0):
-            card = layout.cards.get((i, gpu))
-            if card is not None:
-                free += max(WHOLE - card.booked_percent(node.gpu_compute_percent), 0)
-        return free
+        node, cards = self._layout.table.nodes[i], self._layout.cards
+        shared = [cards[i, gpu] for gpu in range(node.gpus if cards else 0) if (i, gpu) in cards]
+        whole = WHOLE * self._layout.free[i].bit_count()
+        return whole + sum(max(WHOLE - card.booked_percent(node.gpu_compute_percent), 0) for card in shared)
 
     def _stranded(self, free_percent: int, cpus_milli: int, memory_mib: int) -> float:
         served = float(free_percent)
@@ -245,11 +232,6 @@ class Stranding:
         if self._memory_mib and memory_mib < UNCOUNTED // 2:
             served = min(served, max(memory_mib, 0) / self._memory_mib)
         return free_percent - served
-
-
-NOTHING_ASKED = Beside(0, 0, 0)
-NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
-NOTHING_AVOIDED: Mapping[JobId, ExcludedNodes] = {}
 
 
 def _still_used(world: World) -> dict[int, int]:
@@ -262,87 +244,45 @@ def _still_used(world: World) -> dict[int, int]:
     return found
 
 
-Part = tuple[int, int]
-"""A node, and how many of its GPUs."""
-
-
+@dataclass(slots=True, eq=False)
 class ClusterState:
     """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
 
-    __slots__ = (
-        "_asked",
-        "_avoided",
-        "_busy",
-        "_calm",
-        "_know",
-        "_leaving",
-        "_levels",
-        "_missing",
-        "_stranding",
-        "_suited",
-        "_widest",
-        "_within",
-        "cards",
-        "layout",
-        "loads",
-        "racks",
-        "spreads",
-        "table",
-    )
+    layout: Layout
+    _missing: Mapping[int, int]
+    _avoided: Mapping[JobId, ExcludedNodes] = field(default_factory=dict)
+    _within: Mapping[JobId, int] = field(default_factory=dict)
+    _asked: Beside = NOTHING_ASKED
+    _widest: dict[int, int] = field(default_factory=dict)
+    _suited: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _levels: dict[tuple[int, int, int, bool], list[int]] = field(default_factory=dict)
+    _stranding: Stranding | None = None
+    _know: Callable[[], BusyCards] | None = None  # finds out how busy GPUs really are; None where it is unknown
+    _leaving: Mapping[int, int] = field(default_factory=dict)  # by node: free GPUs that a job may still be on
+    _busy: BusyCards | None = None
+    _calm: LeastUtilisedNodes | None = None
+    loads: Callable[[Job], float] = lambda _: 0.0  # how busy a job will keep a GPU
+    spreads: bool = False  # whether shares go to empty cards first, and not to full ones
+    cards: CardLevels | None = None  # made when the first job that shares a card is placed
+    racks: dict[int, RackProfiles] = field(default_factory=dict)  # by set of nodes: how full racks were last
+    table: NodeTable = field(init=False)
 
-    def __init__(
-        self,
-        layout: Layout,
-        missing: Mapping[int, int],
-        avoided: Mapping[JobId, ExcludedNodes] = NOTHING_AVOIDED,
-        within: Mapping[JobId, int] = EVERYWHERE,
-        asked: Beside = NOTHING_ASKED,
-    ) -> None:
-        self.layout = layout
-        self.table = layout.table
-        self._missing = missing
-        self._avoided = avoided
-        self._within = within
-        self._widest: dict[int, int] = {}
-        self._suited: dict[tuple[object, ...], int] = {}
-        self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
-        self._asked = asked
-        self._stranding: Stranding | None = None
-        self._know: Callable[[], BusyCards] | None = None
-        """Finds out how busy GPUs really are; None where it is unknown."""
-        self._leaving: Mapping[int, int] = {}
-        """By node: GPUs that are free and that another job may still be on, for a while."""
-        self._busy: BusyCards | None = None
-        self._calm: LeastUtilisedNodes | None = None
-        self.loads: Callable[[Job], float] = _unknown
-        """How busy a job will keep a GPU."""
-        self.spreads = False
-        """Whether shares go to empty cards first, and not to full ones."""
-        self.cards: CardLevels | None = None
-        """Made when the first job that shares a card is placed."""
-        self.racks: dict[int, RackProfiles] = {}
-        """By set of nodes: how full the racks are, as it was when it was last read."""
+    def __post_init__(self) -> None:
+        self.table = self.layout.table
 
     @staticmethod
     def of(
-        world: World,
-        within: Mapping[JobId, int] = EVERYWHERE,
-        *,
-        busiest: float = BUSIEST,
-        spreads: bool = False,
+        world: World, within: Mapping[JobId, int] = EVERYWHERE, *, busiest: float = BUSIEST, spreads: bool = False
     ) -> ClusterState:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = ClusterState(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
-        room.spreads = spreads
-        if world.leaving:
-            room._leaving = _still_used(world)
+        room.spreads, room._leaving = spreads, _still_used(world)
         if world.usage or world.loads:
             room._know = partial(BusyCards.of_world, world, busiest)
             room.loads = partial(expected_load, world)
         return room
 
     def fork(self) -> ClusterState:
-        """A copy to try something out on."""
         twin = ClusterState(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
         twin._know, twin._busy = self._know, None if self._busy is None else self._busy.fork()
@@ -379,8 +319,7 @@ class ClusterState:
             key = (gpu_type, job.node_labels, job.node_terms, job.tolerations)
             known = self._suited.get(key)
             if known is None:
-                known = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
-                self._suited[key] = known
+                known = self._suited[key] = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
             nodes = known
         if self._avoided and job.id in self._avoided:
             nodes &= ~self._avoided[job.id].nodes
@@ -454,11 +393,9 @@ class ClusterState:
         return mask
 
     def seat(self, job: Job, parts: Iterable[Part]) -> Placement:
-        """Takes GPUs on every chosen node."""
         return Placement(tuple([self.take(i, count, job) for i, count in parts]))
 
     def occupy(self, placement: Placement, job: Job) -> None:
-        """Takes exactly these GPUs."""
         self.layout.place(placement, job)
 
     def give_back(self, i: int, mask: int, job: Job) -> None:
@@ -467,7 +404,6 @@ class ClusterState:
         self._forget()
 
     def vacate(self, placement: Placement, job: Job) -> None:
-        """Gives all these GPUs back."""
         self.layout.remove(placement, job)
         self._forget()
 
@@ -491,20 +427,11 @@ class ClusterState:
         return widest
 
     def masks(self, placement: Placement) -> dict[int, int]:
-        """The GPUs of a placement as a set per node."""
         index, found = self.table.index, dict[int, int]()
         for name, gpus in placement.spans:
             i = index[name]
             found[i] = found.get(i, 0) | mask_of(gpus)
         return found
-
-
-def _unknown(job: Job) -> float:
-    return 0.0
-
-
-Profile = tuple[int, ...]
-"""Of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job."""
 
 
 class RackProfiles:
@@ -517,8 +444,7 @@ class RackProfiles:
         self._racks = dict(zip(table.by_rack, range(len(table.by_rack)), strict=True))
         self._levels: list[int] = []
         self._of_rack: list[Profile] = [()] * len(self._racks)
-        self._alike: dict[Profile, int] = {(): (1 << len(self._racks)) - 1}
-        """The racks with a profile, as one bit each."""
+        self._alike: dict[Profile, int] = {(): (1 << len(self._racks)) - 1}  # the racks with a profile, as one bit each
 
     def by_fit(self, levels: Sequence[int], gpus: int, step: int) -> Iterator[int]:
         """The racks that could hold so many GPUs, as sets of nodes: fewest nodes first, then the fullest."""

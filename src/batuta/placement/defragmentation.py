@@ -33,6 +33,9 @@ from batuta.placement.attempt import (
 from batuta.placement.cluster_state import ClusterState, choose_gpus
 
 FORBIDDEN = -1e9
+NODES_TRIED = 8  # how many nodes, those with the most free GPUs, are considered for clearing
+# NumPy takes three times as long to compare with a member of an enumeration.
+RUNNING = int(Phase.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +61,14 @@ class LogicalNode:
     """What shall lie together on one node; `origin` is a physical node on which it would fit."""
 
     origin: int
-    masks: dict[int, int]
-    """By item: its GPUs, as if this were `origin`."""
+    masks: dict[int, int]  # by item: its GPUs, as if this were `origin`
 
     def count(self, item: int) -> int:
         return self.masks[item].bit_count()
 
 
 def repack(room: ClusterState, items: Sequence[Item], nodes: int) -> dict[int, Placement] | None:
-    """By row a new place for every item on these nodes; None if they cannot be packed.
-
-    In `room` the items have given back what they hold, and nothing is taken by this call.
-    """
+    """By row a new place for every item, which has given back what it holds; None if they cannot be packed."""
     held = [room.masks(item.held) for item in items]
     logical = _pack_all(room.fork(), items)
     if logical is None:
@@ -114,10 +113,7 @@ def match(
     logical: Sequence[LogicalNode],
     physical: Sequence[int],
 ) -> list[int]:
-    """For every logical node a physical one, so that as many GPUs as possible stay with their job.
-
-    This is the assignment problem, solved by the Hungarian method.
-    """
+    """For every logical node a physical one, so that most GPUs stay with their job: the assignment problem."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (0.2 s that most runs never need)
 
     column = {i: c for c, i in enumerate(physical)}
@@ -193,21 +189,14 @@ class Tenant:
 
     row: int
     job: Job
-    placement: Placement
-    """Where it is, or where this cycle has put it."""
-    held: Placement
-    """Where its workers are now: nowhere if it has not started."""
+    placement: Placement  # where it is, or where this cycle has put it
+    held: Placement  # where its workers are now: nowhere if it has not started
     gpu_type: int
     cost_s: float
 
 
 class Tenants:
-    """Running jobs and those that this cycle places. Finding them looks at every job: only on need.
-
-    Jobs with a share stay: two moves of shares seldom free a card.
-    """
-
-    __slots__ = ("_draft", "_kinds", "by_node", "placements")
+    """Running jobs and those that this cycle places, but for shares: two moves of shares seldom free a card."""
 
     def __init__(self, draft: PlacementAttempt) -> None:
         jobs, index = draft.world.jobs, draft.room.table.index
@@ -218,7 +207,7 @@ class Tenants:
         }
         # A placer that does not weigh moves no running job; the jobs of this cycle are not there yet.
         if draft.costs.enabled:
-            for row in np.flatnonzero(jobs.phase == int(Phase.RUNNING)).tolist():
+            for row in np.flatnonzero(jobs.phase == RUNNING).tolist():
                 placement = jobs.placements[row]
                 job = jobs.jobs[row]
                 if placement is None or row in self._kinds or row in draft.moves or job.share or job.cpu_only:
@@ -238,7 +227,6 @@ class Tenants:
         return Tenant(row, jobs.jobs[row], placement, jobs.placements[row] or NO_GPUS, kind, cost_s)
 
     def on(self, i: int, but: Container[int]) -> list[Tenant]:
-        """Those on a node, except for some rows."""
         return [self.get(row) for row in self.by_node.get(i, ()) if row not in but]
 
     def inside(self, nodes: int, but: Container[int]) -> list[Tenant]:
@@ -248,13 +236,10 @@ class Tenants:
         return [self.get(row) for row in sorted(inside - outside) if row not in but]
 
 
-NODES_TRIED = 8
-"""How many nodes, those with the most free GPUs, are considered for clearing."""
-
-
 def make_room(draft: PlacementAttempt, targets: Sequence[Target]) -> None:
     """Helps jobs that found no place, then those that start on more nodes than they need."""
-    stuck = [target for target in targets if _is_stuck(draft, target)] if draft.failures else []
+    failures = draft.failures
+    stuck = [target for target in targets if target.row in failures and failures[target.row].reason in ARRANGEMENT]
     spread = [target for target in targets if _is_spread(draft, target)]
     may_repack = draft.options.repack == "when-needed"
     tenants: Tenants | None = None
@@ -265,11 +250,6 @@ def make_room(draft: PlacementAttempt, targets: Sequence[Target]) -> None:
             helped, may_repack = _repack_nodes(draft, target, tenants), False
         if helped:
             tenants = None
-
-
-def _is_stuck(draft: PlacementAttempt, target: Target) -> bool:
-    failure = draft.failures.get(target.row)
-    return failure is not None and failure.reason in ARRANGEMENT
 
 
 def _is_spread(draft: PlacementAttempt, target: Target) -> bool:
@@ -419,8 +399,8 @@ def _agree(
 ) -> bool:
     """Takes over the trial if what the job gains exceeds what the moves cost."""
     job, now = draft.world.jobs.jobs[row], draft.placements.get(row)
-    gain_s = gain_of_place(draft, row, 0.0 if now is None else draft.speed(job, now), place)
-    cost_s = 0.0
+    without = 0.0 if now is None else draft.speed(job, now)
+    gain_s, cost_s = _worth(draft, row, without, draft.speed(job, place), 0.0).gain_s, 0.0
     moved = {other: new for other, new in after.items() if new != tenants.placements[other]}
     for other, new in moved.items():
         worth = worth_of_move(draft, other, tenants.placements[other], new)
@@ -453,11 +433,6 @@ def worth_of_move(draft: PlacementAttempt, row: int, before: Placement, after: P
     return _worth(draft, row, *speeds, lost_work_s(draft.world, row, draft.now_s))
 
 
-def gain_of_place(draft: PlacementAttempt, row: int, without: float, after: Placement) -> float:
-    """What a place is worth to a job that would run at the speed `without` if it did not get it."""
-    return _worth(draft, row, without, draft.speed(draft.world.jobs.jobs[row], after), 0.0).gain_s
-
-
 def evidence_of(gain_s: float, cost_s: float) -> Evidence:
     return (("gain_s", gain_s), ("cost_s", cost_s))
 
@@ -467,10 +442,6 @@ def _worth(draft: PlacementAttempt, row: int, before: float, after: float, lost_
     elapsed_s = draft.now_s - float(jobs.anchor_s[row])
     remaining_s = max(0.0, float(jobs.remaining_s[row]) - float(jobs.rate[row]) * elapsed_s)
     return worth_of_change(before, after, remaining_s, float(jobs.restart_s[row]), lost_s, draft.costs)
-
-
-# NumPy takes three times as long to compare with a member of an enumeration.
-RUNNING = int(Phase.RUNNING)
 
 
 def consolidate(draft: PlacementAttempt) -> None:
@@ -510,7 +481,12 @@ def _losses(draft: PlacementAttempt) -> Iterator[tuple[int, float]]:
         if not draft.minds_spread(job) or draft.is_tight(job, placement):
             continue
         loss, size = _loss(draft, row, job, placement), int(gpus[row])
-        if loss > 0 and (size > table.largest or _fits_somewhere(draft, placement, size, widest)):
+        if loss <= 0:
+            continue
+        # A quick look whether one node could take the whole job, before its GPUs are given back to try.
+        own = draft.room.masks(placement).items()
+        fits = widest >= size or any(layout.free[i].bit_count() + mask.bit_count() >= size for i, mask in own)
+        if size > table.largest or fits:
             yield row, loss
 
 
@@ -521,12 +497,6 @@ def _loss(draft: PlacementAttempt, row: int, job: Job, placement: Placement) -> 
     if curve.across_nodes == 1.0 and nodes > fewest:
         factor *= draft.options.scattered
     return curve.spread(fewest, 1) - factor
-
-
-def _fits_somewhere(draft: PlacementAttempt, placement: Placement, size: int, widest: int) -> bool:
-    """A quick look whether one node could take the whole job, before its GPUs are given back to try."""
-    free, own = draft.room.layout.free, draft.room.masks(placement)
-    return widest >= size or any(free[i].bit_count() + own[i].bit_count() >= size for i in own)
 
 
 def _move_closer(draft: PlacementAttempt, row: int) -> bool:

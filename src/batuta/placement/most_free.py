@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId
@@ -17,7 +18,9 @@ from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.attempt import PlacerOptions, why
 from batuta.placement.cluster_state import ClusterState, Part
-from batuta.placement.sharing import place_share
+from batuta.placement.placer import place_new
+
+BROKEN = int(Phase.BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +38,17 @@ class MostFreePlacer:
         costs: Costs,
         within: Mapping[JobId, int] = EVERYWHERE,
     ) -> Placed:
-        order = sorted(targets, key=_size if self.by_size else _entry(world))
+        order = sorted(targets, key=attrgetter("gpus") if self.by_size else _entry(world))
         stays: set[int] = set()
         while True:
             placed = _place_all(world, order, stays, self.options.room(world, within))
-            # Who runs and found nothing keeps what it has: that must not be given to others then.
-            stuck = {row for row in placed.failures if keeps_gpus(world, row)} - stays
+            # A running job that found nothing keeps what it has: that must not be given to others then. One that
+            # lost GPUs cannot: it is preempted.
+            holds, phase = world.jobs.placements, world.jobs.phase
+            stuck = {row for row in placed.failures if holds[row] is not None and phase[row] != BROKEN} - stays
             if not stuck:
                 return placed
             stays |= stuck
-
-
-def _size(target: Target) -> int:
-    return target.gpus
 
 
 def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
@@ -73,26 +74,14 @@ def _place_all(world: World, order: Sequence[Target], stays: set[int], room: Clu
         job = jobs.jobs[target.row]
         if not target.gpus:
             continue
-        found = None if target.row in stays else _most_free(room, job, target)
+        stuck = target.row in stays
+        found = None if stuck else place_new(room, job, target.gpus, target.gpu_type, _emptiest_first)
         if found is None:
-            kept = int(jobs.held[target.row]) if target.row in stays else 0
+            kept = int(jobs.held[target.row]) if stuck else 0
             failures[target.row] = why(room, job, target.gpus, target.gpu_type, kept)
         else:
             placements[target.row] = found
     return Placed(placements, failures, {}, room.layout)
-
-
-def keeps_gpus(world: World, row: int) -> bool:
-    """Whether a job that cannot be placed stays as it is. One that lost GPUs cannot: it is preempted."""
-    return world.jobs.placements[row] is not None and int(world.jobs.phase[row]) != Phase.BROKEN
-
-
-def _most_free(room: ClusterState, job: Job, target: Target) -> Placement | None:
-    nodes = room.suited(job, target.gpu_type)
-    if job.share is not None:
-        return place_share(room, job, job.share, nodes)
-    parts = _emptiest_first(room, job, target.gpus, nodes)
-    return None if parts is None else room.seat(job, parts)
 
 
 def _emptiest_first(room: ClusterState, job: Job, gpus: int, nodes: int) -> list[Part] | None:

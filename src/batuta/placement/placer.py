@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId
@@ -28,12 +29,13 @@ from batuta.placement.attempt import (
     whole_replicas,
     why,
 )
-from batuta.placement.cluster_state import ClusterState
+from batuta.placement.cluster_state import ClusterState, Part
 from batuta.placement.defragmentation import consolidate, make_room
 from batuta.placement.sharing import place_share
 
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
+ChooseNodes: TypeAlias = Callable[[ClusterState, Job, int, int], list[Part] | None]
 PHASE, GPUS, GPU_TYPE = (JobTable.I[name] for name in ("phase", "gpus", "gpu_type"))
 
 
@@ -173,7 +175,7 @@ def _exchange(draft: PlacementAttempt, targets: list[Target]) -> None:
 
 def _swap(draft: PlacementAttempt, target: Target, gpus: int) -> bool:
     job, held = _running(draft, target)
-    placement = _fresh(draft.room, job, gpus, target.gpu_type)
+    placement = place_new(draft.room, job, gpus, target.gpu_type)
     if placement is None:
         return False
     draft.room.vacate(held, job)
@@ -188,7 +190,7 @@ def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
         job, held = _running(draft, target)
         room.vacate(held, job)
     for target in sorted(targets, key=_largest_first):
-        placement = _fresh(room, draft.world.jobs.jobs[target.row], target.gpus, target.gpu_type)
+        placement = place_new(room, draft.world.jobs.jobs[target.row], target.gpus, target.gpu_type)
         if placement is None:
             break
         found[target.row] = placement
@@ -203,11 +205,12 @@ def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
     return False
 
 
-def _fresh(room: ClusterState, job: Job, gpus: int, gpu_type: int) -> Placement | None:
+def place_new(room: ClusterState, job: Job, gpus: int, gpu_type: int, choose: ChooseNodes = pack) -> Placement | None:
+    """Place a job that has no GPUs of this type; None when there is no room. `choose` finds nodes for whole GPUs."""
     nodes = room.suited(job, gpu_type)
     if job.share is not None:
         return place_share(room, job, job.share, nodes)
-    parts = pack(room, job, gpus, nodes)
+    parts = choose(room, job, gpus, nodes)
     return None if parts is None else room.seat(job, parts)
 
 
@@ -228,10 +231,10 @@ def _start(draft: PlacementAttempt, target: Target) -> bool:
     """Places a job that has no GPUs; where the target does not fit, the largest smaller size that does."""
     row, gpus, kind = target
     room, job = draft.room, draft.world.jobs.jobs[row]
-    placement = _fresh(room, job, gpus, kind)
+    placement = place_new(room, job, gpus, kind)
     if placement is None and gpus > job.min:
         size = legal_floor(job, min(gpus - 1, most(room, job, room.suited(job, kind))))
-        placement = _fresh(room, job, size, kind) if size else None
+        placement = place_new(room, job, size, kind) if size else None
     if placement is None:
         draft.failures[row] = why(room, job, job.min, kind)
         return False
@@ -250,10 +253,7 @@ def _grow_at_home(draft: PlacementAttempt, target: Target) -> bool:
 
 
 def _grow(draft: PlacementAttempt, target: Target) -> bool:
-    """Gives a running job more GPUs, as many of the wanted ones as fit; it keeps what it has if none do.
-
-    True if it leaves GPUs behind.
-    """
+    """Gives a running job more GPUs, as many of the wanted ones as fit; whether it leaves GPUs behind."""
     job, held = _running(draft, target)
     placement = _grown(draft, job, held, target)
     if placement is None:

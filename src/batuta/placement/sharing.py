@@ -14,32 +14,16 @@ from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
 from batuta.placement.attempt import COMPARED, fitting_at, fullest
-from batuta.placement.cluster_state import ClusterState
-
-WHOLE = 100
-"""Percent of a card."""
+from batuta.placement.cluster_state import WHOLE, ClusterState
 
 
 class CardLevels:
     """The shared cards by how full they are, one bit each, so that thousands of shares are placed fast."""
 
-    __slots__ = (
-        "_cards_of",
-        "_compute",
-        "_memory",
-        "_most_promised",
-        "_nodes_by_memory",
-        "_starved",
-        "_width",
-        "levels",
-    )
-
     def __init__(self, layout: Layout) -> None:
         self._width = layout.table.largest
-        self.levels: dict[int, int] = {}
-        """By percent: cards of which so much is taken."""
-        self._compute = [0] * (WHOLE + 1)
-        """By percent: cards of which at most so much compute is taken."""
+        self.levels: dict[int, int] = {}  # by percent: cards of which so much is taken
+        self._compute = [0] * (WHOLE + 1)  # by percent: cards of which at most so much compute is taken
         self._most_promised = max((node.gpu_compute_percent for node in layout.table.nodes), default=WHOLE)
         self._nodes_by_memory: dict[int, int] = {}
         for i, node in enumerate(layout.table.nodes):
@@ -47,10 +31,8 @@ class CardLevels:
             self._nodes_by_memory[memory_mib] = self._nodes_by_memory.get(memory_mib, 0) | 1 << i
         self._memory = {memory_mib: [0] * (WHOLE + 1) for memory_mib in self._nodes_by_memory}
         """By memory of a card, then by percent: cards of which at most so much memory is taken."""
-        self._cards_of: dict[int, int] = {}
-        """By set of nodes: their cards."""
-        self._starved: dict[tuple[int, int], int] = {}
-        """By CPU and memory beside a GPU: cards of nodes that are known not to have that left."""
+        self._cards_of: dict[int, int] = {}  # by set of nodes: their cards
+        self._starved: dict[tuple[int, int], int] = {}  # by CPU and memory: cards of nodes without that much left
         for (i, gpu), card in layout.cards.items():
             # No job joins on a card that others are said to use.
             if layout.healthy[i] >> gpu & 1:
@@ -79,7 +61,6 @@ class CardLevels:
         return memory_mib, min(compute, WHOLE), min(memory, WHOLE)
 
     def moved(self, layout: Layout, i: int, gpu: int, before: Card) -> None:
-        """Notes that a share was put on a card."""
         bit = 1 << i * self._width + gpu
         memory_mib, *now = self._percents(layout, i, layout.cards[i, gpu])
         _, *was = self._percents(layout, i, before)
@@ -96,17 +77,12 @@ class CardLevels:
 
     def roomy(self, share: Share) -> int:
         """Nodes whose cards are large enough for a share."""
-        nodes = 0
-        for memory_mib, own in self._nodes_by_memory.items():
-            if memory_mib >= share.memory_mib:
-                nodes |= own
-        return nodes
+        return sum(own for memory_mib, own in self._nodes_by_memory.items() if memory_mib >= share.memory_mib)
 
     def best(self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
 
-        Among equally full ones the one where it strands the fewest GPUs, then the least busy, then the lowest
-        number. `without` are cards that will not do.
+        Among equals the one where it strands the fewest GPUs, then the least busy. `without`: cards that will not do.
         """
         layout = room.layout
         beside = job.cpus_milli_per_gpu, job.memory_mib_per_gpu
@@ -129,11 +105,7 @@ class CardLevels:
                     left, here = left & ~node, here & ~node
             if found:
                 return min(
-                    found,
-                    key=lambda card: (
-                        room.stranding.added(card[0], 1, job) if counts else 0,
-                        busy.of(*card),
-                    ),
+                    found, key=lambda card: (room.stranding.added(card[0], 1, job) if counts else 0, busy.of(*card))
                 )
         return None
 

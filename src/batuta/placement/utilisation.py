@@ -9,16 +9,10 @@ from typing import TypeAlias
 from batuta.core.utilisation import STALE_S, Usage, expected_load
 from batuta.core.world import World
 
-BUSIEST = 0.7
-"""Sharers of a card that is busier than this disturb each other: no job joins them while there is room."""
-UNKNOWN = 0.5
-"""What a GPU counts as of which nothing is known: neither idle nor busy."""
-_A_TRIFLE = 1e-9
-"""Sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7."""
-
-
-CardKey: TypeAlias = tuple[int, int]
-"""A node, and one of its GPUs."""
+BUSIEST = 0.7  # sharers of a card that is busier than this disturb each other: no job joins them while there is room
+UNKNOWN = 0.5  # what a GPU counts as of which nothing is known: neither idle nor busy
+_A_TRIFLE = 1e-9  # sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7
+CardKey: TypeAlias = tuple[int, int]  # a node, and one of its GPUs
 
 
 class BusyCards:
@@ -34,10 +28,7 @@ class BusyCards:
         width: int,
         busiest: float = BUSIEST,
     ) -> None:
-        """`expected` is what the sharers of a card will use of it together, as far as that is known.
-
-        No job joins on a card that would be busier than `busiest` then.
-        """
+        """`expected` is what the sharers of a card will use of it; no job joins if it exceeds `busiest` then."""
         self._width = width
         self._fresh = {i: own.gpus for i, own in usage.items() if now_s - own.time_s <= STALE_S}
         self._expected = expected
@@ -50,7 +41,6 @@ class BusyCards:
         return BusyCards(world.usage, partial(_expected, world), world.now_s, world.nodes.largest, busiest)
 
     def fork(self) -> BusyCards:
-        """A copy on which others may join."""
         twin = BusyCards({}, self._expected, 0.0, self._width, self.busiest)
         twin._fresh = self._fresh
         twin._sums = None if self._sums is None else self._sums.copy()
@@ -65,21 +55,12 @@ class BusyCards:
         """The nodes of which something is known."""
         return self._fresh
 
-    @property
-    def tenth_unknown(self) -> int:
-        """What a node counts as of which nothing is known."""
-        return round(10 * UNKNOWN)
-
     def crowded(self, load: float) -> int:
         """Cards that would be too busy with one more, who uses so much."""
-        found = self._crowded.get(load)
-        if found is None:
-            found = 0
-            for card, busy in self._together().items():
-                if self._is_too_much(busy + load):
-                    found |= self._bit(card)
-            self._crowded[load] = found
-        return found
+        if load not in self._crowded:
+            together = self._together().items()
+            self._crowded[load] = sum(self._bit(card) for card, busy in together if self._is_too_much(busy + load))
+        return self._crowded[load]
 
     def join(self, card: CardKey, load: float) -> None:
         """A job that will use so much goes to a card: the next job in this cycle meets it there."""

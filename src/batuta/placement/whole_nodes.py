@@ -24,8 +24,7 @@ from batuta.placement.cluster_state import ClusterState
 from batuta.placement.defragmentation import evidence_of
 from batuta.placement.placer import TopologyPlacer
 
-Part = tuple[int, int]
-"""Minus the GPUs of a part of a node, so that the largest comes first in a heap, and the row it is for."""
+Part = tuple[int, int]  # minus the GPUs of a part, so that a heap has the largest first, and the row it is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class _Tight:
         self.moved: set[int] = set()
         self.kinds = {target.row: target.gpu_type for target in targets}
         self._small: dict[int, list[int]] | None = None
-        fixed = in_motion_or_left_alone(world.jobs, now_s) if costs.freeze_transitions else None
-        self.fixed = fixed
+        self.fixed = in_motion_or_left_alone(world.jobs, now_s) if costs.freeze_transitions else None
 
     def place(self) -> Placed | None:
         jobs, room = self.world.jobs, self.room

@@ -19,11 +19,9 @@ from batuta.core.view import PoolView
 from batuta.policies.growth import Steps
 from batuta.policies.order import admit_in_order, shortest_first
 
-FAR = 1e290
-"""Length of a job that makes no progress; jobs without GPUs stand beyond it, by rank."""
+FAR = 1e290  # length of a job that makes no progress; jobs without GPUs stand beyond it, by rank
 
-_FEW = 32
-"""So many jobs are looked at one by one in less time than all of them at once."""
+_FEW = 32  # so many jobs are looked at one by one in less time than all of them at once
 
 
 class Contest:
@@ -101,7 +99,6 @@ class Contest:
         chain.append(winner)
 
     def leave(self, winner: int) -> None:
-        """The winner takes no further part."""
         self._chain.pop()
         self._standings[winner] = (-inf, -inf, inf)
         self._last[winner] = self._first[winner] = -inf
@@ -137,8 +134,7 @@ class AfsL:
 def _who_waits_for_others(view: PoolView, gpus: IntArray, by_length: IntArray) -> IntArray:
     """Jobs whose turn for `min` is not simply the order of remaining time.
 
-    A job without GPUs beats one with GPUs unless the next GPU at least doubles the speed of that one. So
-    until the first job that doubles has its `min`, the contest is `srjf`, and no scan is needed.
+    A job without GPUs beats one with, unless the next GPU at least doubles its speed: until then it is `srjf`.
     """
     growing = (gpus > 0) & (gpus < view.max)
     doubles = np.zeros(len(gpus), dtype=bool)

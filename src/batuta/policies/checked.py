@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +35,7 @@ class PolicyAnswerError(Exception):
 
 
 class CheckedPolicy:
-    """A policy of another package. An answer that breaks the contract never reaches the cluster.
-
-    Such a policy needs a `name` and `allocate(view)`; `traits` declares what it can do beyond that.
-    """
+    """A policy of another package: needs `name` and `allocate(view)`. An answer that breaks the contract is refused."""
 
     def __init__(self, inner: Any, origin: str) -> None:
         """`origin` says where the policy comes from, for messages. Raises BrokenPolicyError."""
@@ -50,13 +49,9 @@ class CheckedPolicy:
 
     def allocate(self, view: PoolView) -> IntArray:
         """Return what the policy answers. Raises PolicyAnswerError with all that is wrong with it."""
-        try:
+        with self._asking():
             answer = np.asarray(self._inner.allocate(view))
-        except Exception as error:
-            raise PolicyAnswerError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
-        faults = _faults(view, answer)
-        if faults:
-            raise PolicyAnswerError(f"policy {self.name} {'; '.join(faults)}")
+        self._refuse(_faults(view, answer))
         return answer.astype(np.int64, copy=False)
 
     def tiers(self, view: PoolView) -> IntArray:
@@ -65,14 +60,21 @@ class CheckedPolicy:
 
     def allocate_types(self, view: TypedView) -> Choice:
         """Return counts and types, checked as in `allocate`; asked of a policy that declares `typed`."""
-        try:
+        with self._asking():
             gpus, kinds = (np.asarray(part) for part in self._inner.allocate_types(view))
+        self._refuse(_faults(view.jobs, gpus) or _type_faults(view, gpus, kinds))
+        return Choice(gpus.astype(np.int64, copy=False), kinds.astype(np.int64, copy=False))
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             raise PolicyAnswerError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
-        faults = _faults(view.jobs, gpus) or _type_faults(view, gpus, kinds)
+
+    def _refuse(self, faults: list[str]) -> None:
         if faults:
             raise PolicyAnswerError(f"policy {self.name} {'; '.join(faults)}")
-        return Choice(gpus.astype(np.int64, copy=False), kinds.astype(np.int64, copy=False))
 
 
 def _first_line(own: type) -> str:
@@ -107,7 +109,8 @@ def _faults(view: PoolView, answer: np.ndarray[Any, Any]) -> list[str]:
     if not np.issubdtype(answer.dtype, np.integer):
         return [f"answered with {answer.dtype}, not with whole numbers"]
     found = []
-    illegal = np.flatnonzero((answer != 0) & ~_is_legal(view, answer))
+    legal = view.sizes.floor(np.clip(answer, view.min, view.max)) == answer
+    illegal = np.flatnonzero((answer != 0) & ~legal)
     if illegal.size:
         some = ", ".join(f"{int(answer[row])} for {view.ids[row]}" for row in illegal[:_SHOWN].tolist())
         more = f" and {illegal.size - _SHOWN} more" if illegal.size > _SHOWN else ""
@@ -138,8 +141,3 @@ def _type_faults(view: TypedView, gpus: np.ndarray[Any, Any], kinds: np.ndarray[
         for kind in np.flatnonzero(given > view.capacity).tolist()
     )
     return found
-
-
-def _is_legal(view: PoolView, answer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    legal: np.ndarray[Any, Any] = view.sizes.floor(np.clip(answer, view.min, view.max)) == answer
-    return legal

@@ -21,27 +21,12 @@ from batuta.policies.growth import (
     curves_flatten_out,
     flatten_out,
     grow_by_gain,
+    highest,
     keep_corners,
     list_options,
     speed_gain,
 )
 from batuta.policies.order import admit_in_order
-
-
-def choose_even(options: Options, slope: FloatArray, width: int, free: int) -> IntArray:
-    """Extra GPUs of each job; exact where all steps have this width and every job's gain only falls.
-
-    Then the best total takes the steps with the highest gains. Of equal ones the earlier job's come first.
-    """
-    steps = np.flatnonzero(options.extra > 0)
-    gain = slope[steps]
-    affordable = free // width
-    if affordable < len(gain):
-        least = np.partition(gain, len(gain) - affordable)[len(gain) - affordable] if affordable else np.inf
-        chosen = gain > least
-        chosen[np.flatnonzero(gain == least)[: affordable - np.count_nonzero(chosen)]] = True
-        steps = steps[chosen]
-    return width * np.bincount(options.job[steps], minlength=len(options.starts()))
 
 
 def choose_exactly(options: Options, free: int) -> IntArray:
@@ -127,10 +112,8 @@ class Ffdl:
     """
 
     name: str = "ffdl"
-    exact_gpus: int = 2000
-    """Up to this capacity the result is exact for all curves."""
-    exact_cells: int = 20_000_000
-    """Above it, it is still exact when the dynamic programme has at most this many cells."""
+    exact_gpus: int = 2000  # up to this capacity the result is exact for all curves
+    exact_cells: int = 20_000_000  # above it, it is still exact when the dynamic programme has at most this many cells
     traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:
@@ -155,7 +138,10 @@ class Ffdl:
             return np.zeros(len(options.extra), dtype=np.int64)
         slope = options.slopes()
         if (width == width[0]).all() and flatten_out(options, slope):
-            return choose_even(options, slope, int(width[0]), free)
+            # All steps are alike and gains only fall, so the best total takes the highest gains.
+            steps = np.flatnonzero(options.extra > 0)
+            steps = steps[highest(slope[steps], free // int(width[0]))]
+            return int(width[0]) * np.bincount(options.job[steps], minlength=len(options.starts()))
         extra, best = choose_by_price(options, free)
         if best or (capacity > self.exact_gpus and len(width) * (free + 1) > self.exact_cells):
             return extra

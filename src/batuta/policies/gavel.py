@@ -20,10 +20,8 @@ from batuta.core.view import Choice, PoolView, TypedView
 from batuta.policies.order import admit_in_order, leased
 from batuta.policies.type_choice import one_type
 
-_NOISE = 1e-6
-"""A part of time below this is rounding."""
-_TIE = 1e-4
-"""Weight of the sum of all jobs beside the least one: what the least cannot use goes to the others."""
+_NOISE = 1e-6  # a part of time below this is rounding
+_TIE = 1e-4  # weight of the sum of all jobs beside the least one: what the least cannot use goes to the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,7 @@ class Gavel:
     """The size that each job asked for, of the types that the programme gives it, the most deprived first."""
 
     name: str = "gavel"
-    round_s: float = 360.0
-    """So long a job keeps the GPUs that it got."""
+    round_s: float = 360.0  # so long a job keeps the GPUs that it got
     traits: ClassVar[PolicyTraits] = PolicyTraits(typed=True)
 
     def allocate(self, view: PoolView) -> IntArray:
@@ -104,16 +101,14 @@ def _solve(worth: FloatArray, sizes: FloatArray, count: IntArray, capacity: IntA
     )
     if found.x is None:
         return np.where(worth > 0, 1.0 / types, 0.0)
-    parts: FloatArray = found.x[:-1].reshape(groups, types)
-    return parts
+    return found.x[:-1].reshape(groups, types)
 
 
 def _received(jobs: PoolView, should: FloatArray, round_s: float) -> FloatArray:
     """What each job has had over what it should have had since it came; 1 for one that just came."""
     age_s = np.maximum(jobs.now_s - jobs.submit_s, 0.0)
     done_s = np.zeros(len(jobs)) if jobs.done_s is None else jobs.done_s
-    had: FloatArray = (done_s + should * round_s) / np.maximum(should * (age_s + round_s), 1e-12)
-    return had
+    return (done_s + should * round_s) / np.maximum(should * (age_s + round_s), 1e-12)
 
 
 def _keep(view: TypedView, kept: IntArray, left: IntArray) -> tuple[IntArray, IntArray]:

@@ -8,7 +8,7 @@ of asking for one pool after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from batuta.core.arrays import BoolArray, FloatArray, IntArray, Partitions
 from batuta.core.curve import NO_SET, LegalSizes
 from batuta.core.view import PoolView
 from batuta.policies.order import admit_in_order
+
+NOISE = 1e-12  # a bend of a curve by less than this, relative to its speed, is rounding and not shape
+_MANY = 256  # so many jobs are worth a look at their first steps before all steps are listed
+_ENOUGH = np.int64(1 << 62)
 
 
 def climb(sizes: LegalSizes, gpus: IntArray, steps: int) -> IntArray:
@@ -40,15 +44,12 @@ def most_steps(sizes: LegalSizes, gpus: IntArray) -> int:
 
 
 def _rungs(table: IntArray, gpus: IntArray) -> IntArray:
-    rungs: IntArray = (table <= gpus[:, None]).sum(axis=1) - 1
-    return rungs
+    found: IntArray = (table <= gpus[:, None]).sum(axis=1) - 1
+    return found
 
 
 class Steps:
-    """Next sizes and speeds of one job at a time, for loops that give one step after the other.
-
-    Plain lists and a memory view: a NumPy scalar would cost more than the step itself.
-    """
+    """Next sizes and speeds of one job at a time, as plain lists: a NumPy scalar would cost more than the step."""
 
     __slots__ = ("_flat", "_last", "_lists", "_lowest", "_max", "_sizes", "_start")
 
@@ -62,8 +63,7 @@ class Steps:
         self._lists: dict[int, dict[int, int]] = {}
 
     def speed(self, row: int, gpus: int) -> float:
-        speed: float = self._flat[self._start[row] + min(gpus, self._last[row])]
-        return speed
+        return self._flat[self._start[row] + min(gpus, self._last[row])]
 
     def after(self, row: int, gpus: int) -> int:
         """The next legal size, or 0 at the top."""
@@ -156,24 +156,25 @@ def _whole_rounds(sizes: LegalSizes, gpus: IntArray, free: int) -> IntArray:
     return climb(sizes, gpus, fits)
 
 
-NOISE = 1e-12
-"""A bend of a curve by less than this, relative to its speed, is rounding and not shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Choices of job 0, then of job 1, … each ascending in cost and in speed; the first costs nothing.
 
     Flat, because one job with a thousand sizes would make a table of ten thousand jobs a thousand wide.
     """
 
     job: IntArray
-    extra: IntArray
-    """GPUs above the job's minimum."""
+    extra: IntArray  # GPUs above the job's minimum
     speed: FloatArray
 
     def keep(self, wanted: BoolArray) -> Options:
-        return Options(self.job[wanted], self.extra[wanted], self.speed[wanted])
+        return Options._make(column[wanted] for column in self)
+
+    def only_better(self) -> Options:
+        """Without options that a smaller one of the same job equals or beats."""
+        options = self
+        while not (better := (np.diff(options.speed, prepend=-np.inf) > 0) | (options.extra == 0)).all():
+            options = options.keep(better)
+        return options
 
     def starts(self) -> IntArray:
         """Where each job's first option is: the one that costs nothing."""
@@ -204,20 +205,13 @@ def list_options(view: PoolView, rows: IntArray, free: int) -> Options:
     curves = view.speed.subset(rows)
     # Adding per job first and looking up per option once is three times as fast as `curves.of`.
     place = np.minimum((curves.start + low)[job] + extra, (curves.start + curves.last)[job])
-    options = Options(job, extra, curves.flat[place])
-    while True:
-        better = np.diff(options.speed, prepend=-np.inf) > 0
-        better |= options.extra == 0
-        if better.all():
-            return options
-        options = options.keep(better)
+    return Options(job, extra, curves.flat[place]).only_better()
 
 
 def keep_corners(options: Options) -> Options:
     """The options on the upper hull of each job's points, where gain per GPU only falls.
 
-    A point on or below the line between its neighbours is no corner; taking all such points away at once and
-    looking again ends after a few passes.
+    A point on or below the line between its neighbours is no corner; a few passes take all such points away.
     """
     while True:
         slope = options.slopes()
@@ -266,42 +260,31 @@ def add_listed(
     return job[order], extra[order]
 
 
-@dataclass(frozen=True, slots=True)
-class StepList:
-    """Steps of the first job in their order, then of the second, …: each from one legal size to the next."""
+class StepList(NamedTuple):
+    """Steps of the first job in their order, then of the second, …: each from one legal size to the next.
+
+    Of each: the row that takes it, sizes before and after, steps before this one, speed before and after.
+    """
 
     row: IntArray
-    """The row of the view that takes the step."""
     before: IntArray
     after: IntArray
     number: IntArray
-    """Steps that the job takes before this one."""
     slow: FloatArray
-    """Its speed before the step."""
     fast: FloatArray
-    """Its speed after the step."""
 
     @property
     def width(self) -> IntArray:
-        """GPUs that the step takes."""
         return self.after - self.before
 
     def keep(self, wanted: BoolArray | IntArray) -> StepList:
-        return StepList(
-            self.row[wanted],
-            self.before[wanted],
-            self.after[wanted],
-            self.number[wanted],
-            self.slow[wanted],
-            self.fast[wanted],
-        )
+        return StepList._make(column[wanted] for column in self)
 
 
 def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> StepList:
     """The steps of the jobs in `rows`, which have `gpus`, within so many free ones; jobs in the given order.
 
-    A job without GPUs begins with the step to its `min`. Past the end of a job's curve there is one step at
-    most, since from there on more GPUs bring nothing.
+    A job without GPUs begins at its `min`. Past the end of a curve there is one step at most: more bring nothing.
     """
     low, high = view.min[rows], np.minimum(view.max[rows], gpus + free)
     end = np.maximum(view.speed.last[rows], low)
@@ -313,23 +296,17 @@ def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> Ste
         job, after = _legal_sizes(view, rows, high, end)
         above = after > gpus[job]
         job, after = job[above], after[above]
-        number = _places(job)
+        starts = np.flatnonzero(np.diff(job, prepend=-1))
+        number = np.arange(len(job)) - np.repeat(starts, np.diff(starts, append=len(job)))
     before = after - 1
     first = number == 0
     if not view.sizes.regular:
         before[1:] = after[:-1]
     before[first] = gpus[job[first]]
-    start, last = view.speed.start[rows], view.speed.last[rows]
-    flat, end_of = view.speed.flat, (start + last)[job]
-    base_of = start[job]
-    return StepList(
-        rows[job],
-        before,
-        after,
-        number,
-        flat[np.minimum(base_of + before, end_of)],
-        flat[np.minimum(base_of + after, end_of)],
-    )
+    start, flat = view.speed.start[rows], view.speed.flat
+    base_of, end_of = start[job], (start + view.speed.last[rows])[job]
+    slow, fast = (flat[np.minimum(base_of + size, end_of)] for size in (before, after))
+    return StepList(rows[job], before, after, number, slow, fast)
 
 
 def _legal_sizes(view: PoolView, rows: IntArray, high: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
@@ -344,23 +321,11 @@ def _legal_sizes(view: PoolView, rows: IntArray, high: IntArray, end: IntArray) 
     return job, low[job] + extra
 
 
-def _places(job: IntArray) -> IntArray:
-    """How many entries of the same job stand before each; those of one job stand together."""
-    starts = np.flatnonzero(np.diff(job, prepend=-1))
-    places: IntArray = np.arange(len(job)) - np.repeat(starts, np.diff(starts, append=len(job)))
-    return places
-
-
-Gain = Callable[[StepList], FloatArray]
-"""What each step of a list is worth; one that is not above zero is not taken."""
-_MANY = 256
-"""So many jobs are worth a look at their first steps before all steps are listed."""
+Gain: TypeAlias = Callable[[StepList], FloatArray]  # what each step of a list is worth; taken if above zero
 
 
 def speed_gain(steps: StepList) -> FloatArray:
-    """Speed gained per GPU."""
-    gain: FloatArray = (steps.fast - steps.slow) / steps.width
-    return gain
+    return (steps.fast - steps.slow) / steps.width
 
 
 def grow_by_gain(
@@ -381,7 +346,9 @@ def grow_by_gain(
     if tier is not None:
         rows = rows[tier[rows].argsort(kind="stable")]
     if _MANY < len(rows) > free and view.sizes.regular and gpus[rows].all():
-        rows = _promising(view, rows, gpus, free, gain)
+        # Only those may get something whose first step gains as much as the first steps of the best so many jobs.
+        first = _numbers(gain(list_steps(view, rows, gpus[rows], 1)))
+        rows = rows[first >= np.partition(first, len(first) - free)[len(first) - free]]
     steps = list_steps(view, rows, gpus[rows], free)
     key = _lowest_so_far(steps, _numbers(gain(steps)))
     useful = key > 0
@@ -390,19 +357,12 @@ def grow_by_gain(
     width = steps.width
     grown = gpus.copy()
     if (width == 1).all():
-        taken = _highest(key, free)
+        taken = highest(key, free)
         grown += np.bincount(steps.row[taken], minlength=len(gpus))
         return grown
     taken = _fitting(steps, width, key, free)
     np.maximum.at(grown, steps.row[taken], steps.after[taken])
     return grown
-
-
-def _promising(view: PoolView, rows: IntArray, gpus: IntArray, free: int, gain: Gain) -> IntArray:
-    """The jobs that may get something when as many as there are GPUs gain more by their first step."""
-    first = _numbers(gain(list_steps(view, rows, gpus[rows], 1)))
-    promising: IntArray = rows[first >= np.partition(first, len(first) - free)[len(first) - free]]
-    return promising
 
 
 def _numbers(gain: FloatArray) -> FloatArray:
@@ -423,7 +383,7 @@ def _lowest_so_far(steps: StepList, gain: FloatArray) -> FloatArray:
     return key
 
 
-def _highest(key: FloatArray, count: int) -> IntArray:
+def highest(key: FloatArray, count: int) -> IntArray:
     """Where the highest keys are, so many at most; of equal ones the first."""
     if count >= len(key):
         return np.arange(len(key))
@@ -436,8 +396,7 @@ def _highest(key: FloatArray, count: int) -> IntArray:
 def _fitting(steps: StepList, width: IntArray, key: FloatArray, free: int) -> IntArray:
     """Which steps are taken by falling key when some take more than one GPU.
 
-    All that fit before the first that does not are taken together. That job is out then, and so are all whose
-    next step is too wide for what is left; the others go on.
+    All that fit before the first that does not are taken together; jobs whose next step is too wide are out then.
     """
     order = np.argsort(-key, kind="stable")
     taken: list[IntArray] = []
@@ -456,9 +415,6 @@ def _fitting(steps: StepList, width: IntArray, key: FloatArray, free: int) -> In
     return np.concatenate(taken) if taken else order[:0]
 
 
-_ENOUGH = np.int64(1 << 62)
-
-
 def lowest_first(column: FloatArray, parts: Partitions) -> IntArray:
     """The rows of each part by a column, ties in row order."""
     return np.lexsort((column, parts.number))
@@ -469,9 +425,8 @@ def admit_in_parts(asked: IntArray, parts: Partitions, order: IntArray | None = 
     got = asked.copy()
     # Mostly there is enough for everybody's request, and a part where there is not is looked at by itself.
     for at in np.flatnonzero(parts.sums(asked) > parts.capacity).tolist():
-        got[parts.rows(at)] = admit_in_order(
-            asked[parts.rows(at)], int(parts.capacity[at]), _own(order, parts.rows(at))
-        )
+        rows = parts.rows(at)
+        got[rows] = admit_in_order(asked[rows], int(parts.capacity[at]), _own(order, rows))
     return got
 
 

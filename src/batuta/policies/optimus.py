@@ -8,6 +8,7 @@ same rule with true step times and the placement of the published runs: Qiao et 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -30,31 +31,25 @@ class Optimus:
     traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:
-        return grow_by_time_saved(view, self.loyalty)
+        gpus = admit_in_order(view.min, view.capacity)
+        left = view.capacity - int(gpus.sum())
+        return grow_by_gain(view, gpus, left, np.flatnonzero(gpus), partial(self._time_saved, view))
 
-
-def grow_by_time_saved(view: PoolView, loyalty: float = 1.0) -> IntArray:
-    """`min` to each in submit order that still fits; then growth by seconds saved per GPU."""
-    gpus = admit_in_order(view.min, view.capacity)
-    left = view.capacity - int(gpus.sum())
-
-    def time_saved(steps: StepList) -> FloatArray:
+    def _time_saved(self, view: PoolView, steps: StepList) -> FloatArray:
+        """Seconds that each step saves, per GPU."""
         with np.errstate(divide="ignore", invalid="ignore"):
             saved: FloatArray = 1 / steps.slow - 1 / steps.fast
             saved *= view.remaining_s[steps.row] / steps.width
-        return saved if loyalty == 1.0 else saved * np.where(steps.after <= view.gpus[steps.row], loyalty, 1.0)
-
-    return grow_by_gain(view, gpus, left, np.flatnonzero(gpus), time_saved)
+        kept = steps.after <= view.gpus[steps.row]
+        return saved if self.loyalty == 1.0 else saved * np.where(kept, self.loyalty, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class OptimusReplay:
+class OptimusReplay(Optimus):
     """As `optimus`, with true step times and the placement of the published runs."""
 
     name: str = "optimus-replay"
+    loyalty: float = 1.0
     traits: ClassVar[PolicyTraits] = PolicyTraits(
         placer=PlacerKind.MOST_FREE_BY_SIZE, as_published=True, replay=ReplayTraits(knowledge="optimus")
     )
-
-    def allocate(self, view: PoolView) -> IntArray:
-        return grow_by_time_saved(view)

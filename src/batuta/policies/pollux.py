@@ -18,8 +18,7 @@ from batuta.core.policy import PlacerKind, PolicyTraits, ReplayTraits
 from batuta.core.view import PoolView
 from batuta.policies.type_choice import best_choice, list_type_options, one_type, restart_factor
 
-_NOTHING = 1e-3
-"""Added to every speed-up, so that a job without GPUs counts as very slow and not as infinitely slow."""
+_NOTHING = 1e-3  # added to every speed-up, so that a job without GPUs counts as very slow and not as infinitely slow
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,37 +18,58 @@ from batuta.core.policy import Policy
 from batuta.policies.afs_l import AfsL
 from batuta.policies.checked import BrokenPolicyError, CheckedPolicy
 from batuta.policies.ffdl import Ffdl
-from batuta.policies.fifo import ElasticFifo, Fifo
+from batuta.policies.fifo import ElasticFifo, ElasticSrjf, Fifo, Srjf
 from batuta.policies.gavel import Gavel
 from batuta.policies.optimus import Optimus, OptimusReplay
 from batuta.policies.pollux import Pollux
 from batuta.policies.rent import Rent
 from batuta.policies.sia import Sia
-from batuta.policies.srjf import ElasticSrjf, Srjf
 from batuta.policies.themis import Themis
 from batuta.policies.tiresias import ElasticTiresias, Tiresias, TiresiasReplay
 
 GROUP = "batuta.policies"
-
-BUILT_IN: dict[str, Callable[[], Policy]] = {
-    "fifo": Fifo,
-    "srjf": Srjf,
-    "tiresias": Tiresias,
-    "elastic-fifo": ElasticFifo,
-    "elastic-srjf": ElasticSrjf,
-    "elastic-tiresias": ElasticTiresias,
-    "ffdl": Ffdl,
-    "afs-l": AfsL,
-    "rent": Rent,
-    "rent-pure": partial(Rent, name="rent-pure", min_first=False),
-    "optimus": Optimus,
-    "themis": Themis,
-    "gavel": Gavel,
-    "pollux": Pollux,
-    "sia": Sia,
-    "tiresias-replay": TiresiasReplay,
-    "optimus-replay": OptimusReplay,
+DEFAULT_POLICY = "rent"  # decides where none was chosen
+BUILT_IN: dict[str, tuple[Callable[[], Policy], str]] = {
+    "fifo": (Fifo, "First come, first served; every job gets the fewest GPUs that it can run on."),
+    "srjf": (Srjf, "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on."),
+    "tiresias": (Tiresias, "Jobs that have used little GPU time so far go first, at the size that they asked for."),
+    "elastic-fifo": (
+        ElasticFifo,
+        "First come, first served; GPUs that no job waits for make the running jobs larger.",
+    ),
+    "elastic-srjf": (
+        ElasticSrjf,
+        "Jobs with the least work left go first; GPUs that no job waits for make the running jobs larger.",
+    ),
+    "elastic-tiresias": (
+        ElasticTiresias,
+        "Jobs that have used little GPU time so far go first; the others shrink while many wait, and free "
+        "GPUs go to the jobs that get fastest by them.",
+    ),
+    "ffdl": (Ffdl, "First come, first served; sizes are chosen so that all running jobs together are fastest."),
+    "afs-l": (AfsL, "GPUs go one by one to the job that gains most by one more; short jobs are preferred."),
+    "rent": (
+        Rent,
+        "Every job that fits runs at its min before any grows; growth goes where the work of the next while "
+        "is worth most: to short jobs that scale well.",
+    ),
+    "rent-pure": (
+        partial(Rent, name="rent-pure", min_first=False),
+        "The same without the first part: prices alone decide who grows and who waits, for the shortest mean "
+        "completion time.",
+    ),
+    "optimus": (Optimus, "First come, first served; GPUs then go one by one to the job whose end they bring nearest."),
+    "themis": (Themis, "Jobs that are slowed down most against a fair share of the cluster go first."),
+    "gavel": (
+        Gavel,
+        "Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job.",
+    ),
+    "pollux": (Pollux, "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts."),
+    "sia": (Sia, "The GPU type and size of which each job makes good use, for all together; few restarts."),
+    "tiresias-replay": (TiresiasReplay, "Tiresias as its authors ran it, to repeat published experiments."),
+    "optimus-replay": (OptimusReplay, "Optimus as its authors ran it, to repeat published experiments."),
 }
+"""By name: what makes it, and a sentence about it."""
 
 
 class UnknownPolicyError(LookupError):
@@ -58,8 +79,6 @@ class UnknownPolicyError(LookupError):
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         super().__init__(f"unknown policy {name!r} ({hint})")
-        self.name = name
-        self.known = tuple(known)
 
 
 def policy_names() -> list[str]:
@@ -70,7 +89,7 @@ def policy_names() -> list[str]:
 def load_policy(name: str) -> Policy:
     """The policy of this name with its default parameters. A built-in name cannot be taken over."""
     if name in BUILT_IN:
-        return BUILT_IN[name]()
+        return BUILT_IN[name][0]()
     announced = _announced()
     if name not in announced:
         raise UnknownPolicyError(name, policy_names())
@@ -135,47 +154,13 @@ def _load_module(path: str) -> ModuleType:
     return module
 
 
-DEFAULT_POLICY = "rent"
-"""Decides where none was chosen."""
-_BUILT_IN = {
-    "fifo": "First come, first served; every job gets the fewest GPUs that it can run on.",
-    "srjf": "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on.",
-    "tiresias": "Jobs that have used little GPU time so far go first, at the size that they asked for.",
-    "elastic-fifo": "First come, first served; GPUs that no job waits for make the running jobs larger.",
-    "elastic-srjf": (
-        "Jobs with the least work left go first; GPUs that no job waits for make the running jobs larger."
-    ),
-    "elastic-tiresias": (
-        "Jobs that have used little GPU time so far go first; the others shrink while many wait, and free "
-        "GPUs go to the jobs that get fastest by them."
-    ),
-    "ffdl": "First come, first served; sizes are chosen so that all running jobs together are fastest.",
-    "afs-l": "GPUs go one by one to the job that gains most by one more; short jobs are preferred.",
-    "rent": (
-        "Every job that fits runs at its min before any grows; growth goes where the work of the next while "
-        "is worth most: to short jobs that scale well."
-    ),
-    "rent-pure": (
-        "The same without the first part: prices alone decide who grows and who waits, for the shortest mean "
-        "completion time."
-    ),
-    "optimus": "First come, first served; GPUs then go one by one to the job whose end they bring nearest.",
-    "themis": "Jobs that are slowed down most against a fair share of the cluster go first.",
-    "gavel": ("Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."),
-    "pollux": "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts.",
-    "sia": "The GPU type and size of which each job makes good use, for all together; few restarts.",
-    "tiresias-replay": "Tiresias as its authors ran it, to repeat published experiments.",
-    "optimus-replay": "Optimus as its authors ran it, to repeat published experiments.",
-}
-
-
 def policy_summaries() -> list[tuple[str, str]]:
     """Return all policies with a sentence each; a foreign one with the first line of its docstring."""
     return [(name, _summary(name)) for name in policy_names()]
 
 
 def _summary(name: str) -> str:
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
+    if name in BUILT_IN:
+        return BUILT_IN[name][1]
     policy = load_policy(name)
     return policy.description if isinstance(policy, CheckedPolicy) else ""

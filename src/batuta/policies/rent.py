@@ -25,23 +25,12 @@ from batuta.core.policy import PlacerKind, PolicyTraits, ReplayTraits
 from batuta.core.view import Choice, PoolView, TypedView
 from batuta.policies import rent_types
 from batuta.policies.order import admit_in_order
-from batuta.policies.rent_options import (
-    SizeOptions,
-    count_longer,
-    hold_still,
-    is_tired,
-    list_sizes,
-    unrest,
-    urgency,
-)
+from batuta.policies.rent_options import SizeOptions, count_longer, hold_still, is_tired, list_sizes, unrest, urgency
 
-NEARLY = 1e-3
-"""How exactly the price is found: what it leaves open is found in another way."""
-CELLS = 4_000_000
-"""Jobs × options × GPUs up to which the choice is exact."""
+NEARLY = 1e-3  # how exactly the price is found: what it leaves open is found in another way
+CELLS = 4_000_000  # jobs × options × GPUs up to which the choice is exact
 NOISE, TINY = 1e-12, 1e-300
-WORTH_LESS = 0.7
-"""Part of the jobs below which it pays to go on with them alone."""
+WORTH_LESS = 0.7  # part of the jobs below which it pays to go on with them alone
 
 
 def choose_sizes(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:
@@ -109,8 +98,7 @@ def _price(gpus: IntArray, values: FloatArray, capacity: int) -> float:
 def _price_range(gpus: IntArray, values: FloatArray, capacity: int) -> tuple[float, float]:
     """A price at which more is wanted than there is, or 0, and one at which no more is.
 
-    A job wants something as long as a GPU is worth more to it than the price: then between its least size
-    and its largest.
+    A job wants something while a GPU is worth more to it than the price: between its least size and its largest.
     """
     open_ = values > 0
     worth = (values / gpus).max(axis=0)
@@ -195,10 +183,8 @@ def _exactly(
     for j in range(gpus.shape[1]):
         after = best.copy() if may_wait[j] else np.full(capacity + 1, -np.inf)
         picks = np.zeros(capacity + 1, dtype=np.int64)
-        for k in np.flatnonzero(may_have[:, j]).tolist():
+        for k in np.flatnonzero(may_have[:, j] & (gpus[:, j] <= capacity)).tolist():
             n = int(gpus[k, j])
-            if n > capacity:
-                continue
             total = best[: capacity + 1 - n] + values[k, j]
             better = total > after[n:] + NOISE
             after[n:][better] = total[better]
@@ -208,7 +194,7 @@ def _exactly(
     if not best[capacity] > -np.inf:
         return None
     left, chosen = capacity, np.zeros(gpus.shape[1], dtype=np.int64)
-    for j in range(len(stages) - 1, -1, -1):
+    for j in reversed(range(len(stages))):
         chosen[j] = stages[j][left]
         left -= int(chosen[j])
     return chosen
@@ -230,19 +216,14 @@ class Rent:
     """The sizes whose work is worth most, where a job's work is dear if few are longer and it scales well."""
 
     name: str = "rent"
-    charge: float = 2.0
-    """Restarts charged per change: one to make it, one because it will be undone some day."""
-    horizon_charges: float = 10.0
-    """A change has this many times its charge to pay for itself, …"""
-    least_horizon_s: float = 600.0
-    """… but at least this long."""
-    own_place: float = 1.0
-    """Jobs as long as this one that are counted beside the longer ones; more favours the makespan."""
+    charge: float = 2.0  # restarts charged per change: one to make it, one because it will be undone some day
+    horizon_charges: float = 10.0  # a change has this many times its charge to pay for itself, …
+    least_horizon_s: float = 600.0  # … but at least this long
+    own_place: float = 1.0  # jobs as long as this one, counted beside the longer ones; more favours the makespan
     min_first: bool = True
     """No job grows while another waits that would fit at its `min`: prices decide about growth, and about who
     waits where the `min`s do not all fit. False lets prices decide about both at once."""
-    by_rank: bool = True
-    """False makes everybody's work worth the same: to see what prices are good for."""
+    by_rank: bool = True  # false makes everybody's work worth the same: to see what prices are good for
 
     @property
     def traits(self) -> PolicyTraits:
@@ -273,7 +254,6 @@ class Rent:
         return rent_types.allocate_types(view, self.own_place, self.min_first)
 
     def prices(self, options: SizeOptions, capacity: int) -> FloatArray:
-        """What a unit of each job's work is worth."""
         if not self.by_rank:
             return np.ones(len(options.alone_s))
         longer = count_longer(options.alone_s * options.left_s.min(axis=0))

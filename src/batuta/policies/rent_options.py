@@ -13,10 +13,8 @@ from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.curve import NO_SET, node_sizes
 from batuta.core.view import PoolView
 
-USUAL_NODE = 8
-"""GPUs of a node where it is not said how many there are."""
-UNKNOWN_EXPONENT = 0.7
-"""Speed where nothing is known: n to this power."""
+USUAL_NODE = 8  # GPUs of a node where it is not said how many there are
+UNKNOWN_EXPONENT = 0.7  # speed where nothing is known: n to this power
 LEAST_S, MOST_S = 1.0, 1e12
 
 
@@ -26,12 +24,9 @@ class SizeOptions:
 
     gpus: IntArray
     legal: BoolArray
-    left_s: FloatArray
-    """Seconds to the end of the job at this size; very many where there is no option."""
-    speed: FloatArray
-    """Mean speed until then relative to one GPU; 0 where there is no option."""
-    alone_s: FloatArray
-    """Seconds to the end on one GPU, for each job."""
+    left_s: FloatArray  # seconds to the end of the job at this size; very many where there is no option
+    speed: FloatArray  # mean speed until then relative to one GPU; 0 where there is no option
+    alone_s: FloatArray  # seconds to the end on one GPU, for each job
 
 
 def list_sizes(view: PoolView, *also: IntArray) -> SizeOptions:
@@ -97,14 +92,10 @@ def _floor(view: PoolView, wanted: IntArray) -> IntArray:
     return gpus
 
 
-LATE = 1.8
-"""From so many times the time that a fair share would have taken, a job's work becomes dearer, …"""
-URGENCY = 6.0
-"""… by this power of how much later it is."""
-FREE_RESTARTS, RESTARTS_PER_HOUR = 6.0, 6.0
-"""So many restarts are usual; who has had more is changed with more and more reluctance, …"""
-ENOUGH = 1.5
-"""… and who has had so many times as many keeps what it has for a while, whatever it says of itself."""
+LATE = 1.8  # from so many times the time on a fair share on, a job's work becomes dearer, …
+URGENCY = 6.0  # … by this power of how much later it is
+FREE_RESTARTS, RESTARTS_PER_HOUR = 6.0, 6.0  # usual; a job with more is changed with reluctance, …
+ENOUGH = 1.5  # … and one with so many times as many keeps what it has for a while, whatever it says of itself
 HOUR_S = 3600.0
 
 
@@ -124,10 +115,7 @@ def urgency(view: PoolView, options: SizeOptions) -> FloatArray:
 
 
 def fair_share(view: PoolView, gpus: int, left_s: FloatArray) -> FloatArray:
-    """The GPUs that are due to each job from its submission to its end, if it stays as crowded as now.
-
-    Who has been here in a rush was due less than what is due now that it is over.
-    """
+    """The GPUs due to each job from submission to its end, if it stays as crowded as now: less after a rush."""
     share = np.full(len(view), gpus / len(view))
     if view.crowd is None:
         return share
@@ -137,16 +125,9 @@ def fair_share(view: PoolView, gpus: int, left_s: FloatArray) -> FloatArray:
 
 
 def lateness(
-    view: PoolView,
-    work_s: FloatArray,
-    left_s: FloatArray,
-    fair_speed: FloatArray,
-    unit: FloatArray | float = 1.0,
+    view: PoolView, work_s: FloatArray, left_s: FloatArray, fair_speed: FloatArray, unit: FloatArray | float = 1.0
 ) -> FloatArray:
-    """The same from the work that is left, the least time for it, and the speed on a fair share.
-
-    `unit` is how many of the view's seconds of work make one of these.
-    """
+    """The same from work left, least time for it and fair speed; `unit`: the view's seconds in one of these."""
     done_s = 0.0 if view.done_s is None else np.maximum(np.nan_to_num(view.done_s), 0.0) / unit
     fair_s = (work_s + done_s) / fair_speed + view.restart_s
     age_s = np.maximum(view.now_s - view.submit_s, 0.0)
@@ -165,8 +146,7 @@ def unrest(view: PoolView) -> FloatArray:
 
 def is_tired(view: PoolView, often: FloatArray) -> BoolArray:
     """Who runs, and was restarted far too often."""
-    tired: BoolArray = (often >= ENOUGH) & (view.gpus > 0)
-    return tired
+    return (often >= ENOUGH) & (view.gpus > 0)
 
 
 def hold_still(values: FloatArray, stays: BoolArray, tired: BoolArray) -> FloatArray:

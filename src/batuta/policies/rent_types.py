@@ -33,8 +33,7 @@ from batuta.policies.type_choice import (
 
 CHARGE, HORIZON_CHARGES, LEAST_HORIZON_S = 3.0, 3.0, 1000.0
 """A job that changes its type is away for longer than one that grows, and has more to gain."""
-EXACT_CELLS = 3_000_000
-"""Options × states (GPUs of each type) up to which the choice is exact."""
+EXACT_CELLS = 3_000_000  # options × states (GPUs of each type) up to which the choice is exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,12 @@ class _Terms:
 
     options: TypeOptions
     left_s: FloatArray
-    speed: FloatArray
-    """Relative to one GPU of average speed."""
-    prices: FloatArray
-    """What a unit of work is worth, for each job."""
+    speed: FloatArray  # relative to one GPU of average speed
+    prices: FloatArray  # what a unit of work is worth, for each job
 
 
 def allocate_types(view: TypedView, own_place: float, min_first: bool) -> Choice:
-    """A type and a size for each job so that the work of the next while is worth most.
-
-    With `min_first` no job grows while another waits that would fit at its `min`.
-    """
+    """A type and a size for each job so that the work of the next while is worth most; see `Rent.min_first`."""
     jobs = len(view)
     gpus, kinds = np.zeros(jobs, dtype=np.int64), np.maximum(view.gpu_type, 0)
     # What a job has is an option even if it says that it gets nowhere with it: so it can be held still.
@@ -85,17 +79,11 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     price = (1.0 + (longer[row] + own_place) * options.gpus * rent[options.kind]) / speed
     prices = np.full(len(view), np.inf)
     np.minimum.at(prices, row, price)
-    fair = _fair_speed(fair_share(jobs, cluster, shortest), options, speed)
+    # How fast each job would be with its share of the cluster; a part of its least size, if that is less.
+    share, fair = fair_share(jobs, cluster, shortest), np.full(len(view), 1e-9)
+    np.maximum.at(fair, row, speed * np.minimum(share[row] / options.gpus, 1.0))
     urgent = lateness(jobs, work_s, shortest, fair, mean)
     return _Terms(options, left_s, speed, np.where(np.isfinite(prices), prices, 0.0) * urgent)
-
-
-def _fair_speed(share: FloatArray, options: TypeOptions, speed: FloatArray) -> FloatArray:
-    """How fast each job would be with its share of the cluster; a part of its least size, if that is less."""
-    reached = speed * np.minimum(share[options.row] / options.gpus, 1.0)
-    fair = np.full(len(share), 1e-9)
-    np.maximum.at(fair, options.row, reached)
-    return fair
 
 
 def _values(view: TypedView, terms: _Terms, steady: BoolArray, held: BoolArray | None) -> FloatArray:
@@ -156,8 +144,7 @@ def _choose_who_runs(options: TypeOptions, values: FloatArray, capacity: IntArra
 
 def _served(values: FloatArray) -> FloatArray:
     """The values with so much on top that to serve one more job is worth more than all growth."""
-    most: FloatArray = values + 2.0 * float(values.sum() + 1.0)
-    return most
+    return values + 2.0 * float(values.sum() + 1.0)
 
 
 def _leaves_room(options: TypeOptions, grown: BoolArray, base: BoolArray, capacity: IntArray) -> bool:

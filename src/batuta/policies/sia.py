@@ -32,10 +32,8 @@ class Sia:
     """Minimises the sum of goodput to the power p over jobs that run, and a penalty for each that waits."""
 
     name: str = "sia"
-    p: float = -0.5
-    """Fairness: the lower, the more the slowest jobs count."""
-    waiting: float = 1.1
-    """The penalty λ for a job without GPUs; a job at its worst configuration costs 1."""
+    p: float = -0.5  # fairness: the lower, the more the slowest jobs count
+    waiting: float = 1.1  # the penalty λ for a job without GPUs; a job at its worst configuration costs 1
     traits: ClassVar[PolicyTraits] = PolicyTraits(
         placer=PlacerKind.WHOLE_NODES,
         typed=True,
@@ -63,11 +61,9 @@ def _normalised(view: TypedView, options: TypeOptions) -> FloatArray:
     places = np.flatnonzero(at_worst)[::-1]
     scale[options.row[places]] = options.gpus[places]
     goodput: FloatArray = options.speed / worst[options.row] * scale[options.row]
-    goodput[~options.held(view)] *= _factor(view.jobs)[options.row[~options.held(view)]]
-    return goodput
-
-
-def _factor(jobs: PoolView) -> FloatArray:
-    """What a change leaves of the goodput; a start costs nothing, nor does a change of a young job."""
+    # A start costs nothing, nor does a change of a young job.
+    jobs, changes = view.jobs, ~options.held(view)
     young = jobs.now_s - jobs.submit_s < jobs.restart_s
-    return np.where((jobs.gpus == 0) | young, 1.0, restart_factor(jobs))
+    factor = np.where((jobs.gpus == 0) | young, 1.0, restart_factor(jobs))
+    goodput[changes] *= factor[options.row[changes]]
+    return goodput

@@ -19,8 +19,7 @@ from batuta.core.view import PoolView
 from batuta.policies.growth import Gain, StepList, grow_by_gain
 from batuta.policies.order import admit_in_order, leased
 
-_LEAST_S = 1.0
-"""No job is taken to be shorter, so that ratios stay finite."""
+_LEAST_S = 1.0  # no job is taken to be shorter, so that ratios stay finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,14 @@ class Themis:
     """
 
     name: str = "themis"
-    fairness: float = 0.8
-    """The knob f: the share 1 − f of the jobs, those with the highest ρ, bid first for what is left."""
-    lease_s: float = 1200.0
-    """So long a job keeps what it won: its `min` for certain, the rest unless others need it to run."""
+    fairness: float = 0.8  # the knob f: the share 1 − f of the jobs, those with the highest ρ, bid first
+    lease_s: float = 1200.0  # a job keeps what it won: its `min`, and the rest unless others need it to run
     traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:
         if not len(view):
             return np.zeros(0, dtype=np.int64)
-        order = np.argsort(-_rho(view, _time_on_fair_share_s(view)), kind="stable")
+        order = np.argsort(-_rho(view), kind="stable")
         held = leased(view, self.lease_s)
         gpus = np.where(held > 0, view.min, 0)
         wanted = np.where(held > 0, 0, view.min)
@@ -56,30 +53,21 @@ class Themis:
         return gpus
 
 
-def _fair_share(view: PoolView) -> float:
-    return view.capacity / max(len(view), 1)
-
-
 def _speed_on_fair_share(view: PoolView) -> FloatArray:
     """The speed with 1/N of the GPUs, or with the smallest size for a part of the time."""
-    share = _fair_share(view)
+    share = view.capacity / max(len(view), 1)
     within = view.sizes.floor(np.full(len(view), int(share), dtype=np.int64))
     part = np.minimum(share / view.min, 1.0)
     speed = np.where(within > 0, view.speed.at(within), view.speed.at(view.min) * part)
     return np.maximum(speed, 1e-9)
 
 
-def _time_on_fair_share_s(view: PoolView) -> FloatArray:
-    """T_ideal: what a job would have taken in all on its share."""
+def _rho(view: PoolView) -> FloatArray:
+    """ρ if a job went on with its share from now on, over T_ideal: what it would have taken in all on its share."""
+    speed, age_s = _speed_on_fair_share(view), np.maximum(view.now_s - view.submit_s, 0.0)
     done_s = np.zeros(len(view)) if view.done_s is None else view.done_s
-    return np.maximum((done_s + view.remaining_s) / _speed_on_fair_share(view), _LEAST_S)
-
-
-def _rho(view: PoolView, alone_s: FloatArray) -> FloatArray:
-    """ρ if a job went on with its share from now on."""
-    age_s = np.maximum(view.now_s - view.submit_s, 0.0)
-    rho: FloatArray = (age_s + view.remaining_s / _speed_on_fair_share(view)) / alone_s
-    return rho
+    ideal_s = np.maximum((done_s + view.remaining_s) / speed, _LEAST_S)
+    return (age_s + view.remaining_s / speed) / ideal_s
 
 
 def _log_rho_saved(view: PoolView) -> Gain:

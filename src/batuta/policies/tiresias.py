@@ -45,10 +45,8 @@ class Tiresias:
     """Tier, then first start; `size` to each that still fits."""
 
     name: str = "tiresias"
-    thresholds_gpu_s: tuple[float, ...] = (3600.0,)
-    """GPU-seconds since the last start after which a job leaves each tier; one more tier than numbers."""
-    promote_after: float = 8.0
-    """A job that waits this many times as long as it last ran returns to tier 0."""
+    thresholds_gpu_s: tuple[float, ...] = (3600.0,)  # GPU-s since the last start after which a job leaves each tier
+    promote_after: float = 8.0  # a job that waits this many times as long as it last ran returns to tier 0
     traits: ClassVar[PolicyTraits] = PolicyTraits(tiered=True, decide_every_s=60.0)
 
     def allocate(self, view: PoolView) -> IntArray:
@@ -59,7 +57,7 @@ class Tiresias:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticTiresias:
+class ElasticTiresias(Tiresias):
     """As `tiresias`; then low tiers shrink to `min` if many wait, and free GPUs go where they gain most.
 
     Whether a job may take part in growth (`min` ≤ what is free) is asked once, before the first step, and
@@ -69,13 +67,7 @@ class ElasticTiresias:
     """
 
     name: str = "elastic-tiresias"
-    thresholds_gpu_s: tuple[float, ...] = (3600.0,)
-    """GPU-seconds since the last start after which a job leaves each tier; one more tier than numbers."""
-    promote_after: float = 8.0
-    """A job that waits this many times as long as it last ran returns to tier 0."""
-    compact_above: int = 10
-    """Jobs of tier 1 and up shrink to their minimum when more than this many did not fit."""
-    traits: ClassVar[PolicyTraits] = PolicyTraits(tiered=True, decide_every_s=60.0)
+    compact_above: int = 10  # jobs of tier 1 and up shrink to their minimum when more than this many did not fit
 
     def allocate(self, view: PoolView) -> IntArray:
         gpus = admit_in_order(view.size, view.capacity, tier_order(view))
@@ -86,9 +78,6 @@ class ElasticTiresias:
         if free <= 0:
             return gpus
         return grow_by_gain(view, gpus, free, np.flatnonzero(view.min <= free), speed_gain, view.tier)
-
-    def tiers(self, view: PoolView) -> IntArray:
-        return move_tiers(view, self.thresholds_gpu_s, self.promote_after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ from batuta.policies.ffdl import choose_by_price, choose_exactly
 from batuta.policies.growth import Options, list_steps
 from batuta.policies.order import admit_in_order
 
+_NOISE = 1e-12  # a total that is better by less is as good
+_CUTS = 200
+_GAP = 1e-6  # prices are right when the bound that they give can fall by no more than this part of it
+_EXACT_CELLS = 20_000_000  # options × numbers of free GPUs up to which a dynamic programme is worth its time
+_LEAST = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
@@ -24,8 +30,7 @@ class TypeOptions:
     row: IntArray
     kind: IntArray
     gpus: IntArray
-    speed: FloatArray
-    """Relative to one GPU of the reference type."""
+    speed: FloatArray  # relative to one GPU of the reference type
 
     def __len__(self) -> int:
         return len(self.row)
@@ -54,10 +59,7 @@ def one_type(view: PoolView) -> TypedView:
 
 
 def list_type_options(view: TypedView, rows: IntArray | None = None, least: float = 0.0) -> TypeOptions:
-    """The legal sizes within what is there, of every type that a job may have; of no speed at all, none.
-
-    `least` is the speed that a job is thought to have at any size, whatever its curve says.
-    """
+    """The legal sizes of every type that a job may have; `least` is its speed at any size, whatever its curve says."""
     jobs, parts = view.jobs, list[TypeOptions]()
     for kind, capacity in enumerate(view.capacity.tolist()):
         able = view.speed[:, kind] > 0
@@ -90,18 +92,10 @@ def usual_sizes(view: TypedView, options: TypeOptions) -> TypeOptions:
     return options.keep(usual)
 
 
-_NOISE = 1e-12
-"""A total that is better by less is as good."""
-_CUTS = 200
-_GAP = 1e-6
-"""Prices are right when the bound that they give can fall by no more than this part of it."""
-
-
 def choose_exactly_of_types(options: TypeOptions, gain: FloatArray, capacity: IntArray) -> BoolArray:
     """The best set of options, at most one for each job.
 
-    Dynamic programme over jobs: the table has the highest total for every number of GPUs of each type. What
-    each job took for which numbers is kept, and followed back from the whole cluster.
+    Dynamic programme over jobs: the highest total for every number of GPUs of each type, and what each job took.
     """
     starts = np.flatnonzero(np.diff(options.row, prepend=-1)).tolist()
     ends = [*starts[1:], len(options)]
@@ -131,8 +125,7 @@ def choose_exactly_of_types(options: TypeOptions, gain: FloatArray, capacity: In
 def choose_at_prices(options: TypeOptions, gain: FloatArray, capacity: IntArray) -> BoolArray:
     """Near the best set: what jobs take when a GPU of each type has its price, cut to what is there, filled.
 
-    At the right prices only a few jobs, about one for each type, are not sure what to take; for all others
-    it is what they have in the best set, so little is lost.
+    At the right prices only about one job for each type is not sure what to take, so little is lost.
     """
     starts = np.flatnonzero(np.diff(options.row, prepend=-1))
     price = _prices(options, gain, capacity, starts)
@@ -193,10 +186,7 @@ def _best_at(options: TypeOptions, gain: FloatArray, price: FloatArray, starts: 
 
 
 def fill(options: TypeOptions, gain: FloatArray, capacity: IntArray, taken: BoolArray) -> BoolArray:
-    """Spends what is left: again and again the option of each job that gains most per GPU and still fits.
-
-    Who has something may get more of the same type; who has nothing may get anything.
-    """
+    """Spends what is left: again and again the option that gains most per GPU; a job keeps its type, if it has one."""
     taken = taken.copy()
     rows = int(options.row[-1]) + 1
     while True:
@@ -223,10 +213,6 @@ def fill(options: TypeOptions, gain: FloatArray, capacity: IntArray, taken: Bool
         taken[chosen] = True
 
 
-_EXACT_CELLS = 20_000_000
-"""Up to so many cells a dynamic programme is worth its time: options × different numbers of free GPUs."""
-
-
 def best_choice(options: TypeOptions, gain: FloatArray, capacity: IntArray, rows: int) -> Choice:
     """The options to take; a job without one gets nothing.
 
@@ -235,58 +221,40 @@ def best_choice(options: TypeOptions, gain: FloatArray, capacity: IntArray, rows
     """
     worth = (gain > 0) & (options.gpus <= capacity[options.kind])
     options, gain = options.keep(worth), gain[worth]
+    gpus, kinds = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     if not len(options):
-        return Choice(np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64))
+        return Choice(gpus, kinds)
     if len(capacity) == 1:
-        gpus = _of_one_type(options, gain, int(capacity[0]), rows)
-        return Choice(gpus, np.zeros(rows, dtype=np.int64))
+        named, chosen = _of_one_type(options, gain, int(capacity[0]))
+        gpus[named] = chosen
+        return Choice(gpus, kinds)
     if len(options) * int((capacity + 1).prod()) <= _EXACT_CELLS:
         taken = choose_exactly_of_types(options, gain, capacity)
     else:
         taken = choose_at_prices(options, gain, capacity)
-    return _as_choice(options, taken, rows)
-
-
-def _as_choice(options: TypeOptions, taken: BoolArray, rows: int) -> Choice:
-    gpus, kinds = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
-    gpus[options.row[taken]] = options.gpus[taken]
-    kinds[options.row[taken]] = options.kind[taken]
+    gpus[options.row[taken]], kinds[options.row[taken]] = options.gpus[taken], options.kind[taken]
     return Choice(gpus, kinds)
 
 
-def _of_one_type(options: TypeOptions, gain: FloatArray, capacity: int, rows: int) -> IntArray:
+def _of_one_type(options: TypeOptions, gain: FloatArray, capacity: int) -> tuple[IntArray, IntArray]:
+    """The rows that have options, and what each of them gets."""
     named, job = np.unique(options.row, return_inverse=True)
     nothing = np.arange(len(named))
     job = np.concatenate((nothing, job))
     extra = np.concatenate((np.zeros_like(nothing), options.gpus))
     order = np.lexsort((extra, job))
     worth = np.concatenate((np.zeros(len(named)), gain))
-    listed = _only_better(Options(job[order], extra[order], worth[order]))
+    listed = Options(job[order], extra[order], worth[order]).only_better()
     chosen, best = choose_by_price(listed, capacity)
     if not best and len(listed.extra) * (capacity + 1) <= _EXACT_CELLS:
         chosen = choose_exactly(listed, capacity)
-    gpus = np.zeros(rows, dtype=np.int64)
-    gpus[named] = chosen
-    return gpus
-
-
-def _only_better(options: Options) -> Options:
-    """Without options that a smaller one of the same job equals or beats."""
-    while True:
-        better = (np.diff(options.speed, prepend=-np.inf) > 0) | (options.extra == 0)
-        if better.all():
-            return options
-        options = options.keep(better)
-
-
-_LEAST = 1e-3
+    return named, chosen
 
 
 def restart_factor(view: PoolView) -> FloatArray:
     """(T − R·S) / (T + S) with age T, restarts R and restart time S, from just above 0 to 1.
 
-    A young job, or one that restarts often, has to gain much by a change. Never 0: a job that came this very
-    moment starts where there is room.
+    A young job, or one that restarts often, has to gain much by a change. Never 0: so a new job starts at all.
     """
     age_s = np.maximum(view.now_s - view.submit_s, 0.0)
     restarts = np.zeros(len(view)) if view.restarts is None else view.restarts

@@ -1,8 +1,7 @@
 """How fast a job runs at each size and how long it will take, measured from what it reports."""
 
-from batuta.prediction.restart_cost import TransitionMeter, TransitionTimes
 from batuta.prediction.scaling import Footprint
-from batuta.prediction.speed_meter import Run, SpeedMeter, fit_together, replay
+from batuta.prediction.speed_meter import Run, SpeedMeter, TransitionMeter, fit_together, replay
 from batuta.prediction.throughput import ProgressUpdate, Sample, SizeSpeed
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "SizeSpeed",
     "SpeedMeter",
     "TransitionMeter",
-    "TransitionTimes",
     "fit_together",
     "replay",
 ]

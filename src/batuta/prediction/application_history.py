@@ -1,5 +1,9 @@
 """How fast each application ran at each size, as its jobs reported it: what new jobs of it start from.
 
+From that it chooses how many GPUs a job with `num_nodes: auto` requests: the smallest size that gives nearly the
+best speed. The best is searched where GPUs are still efficient, and not far beyond the measured sizes: an
+extrapolated curve proves nothing.
+
 Speeds are kept by application, GPU type, the unit that the job counts in (samples where it reports them, else
 epochs, else steps) and its batch. Those can be compared that have the same batch in all, or the same batch on
 each GPU. Everything is bounded.
@@ -8,8 +12,8 @@ each GPU. Everything is bounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -17,19 +21,20 @@ from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.curve import SpeedCurve
 from batuta.core.event import JobProgressed
-from batuta.core.job import Job, JobId, Progress
+from batuta.core.job import Job, JobId, Progress, SizeChoice
 from batuta.core.job_table import Phase
 from batuta.core.world import World
 from batuta.prediction.scaling import FitCache, Footprint, SpeedMeasurements
 
 MOST_SERIES = 1_000
 MOST_SIZES = 64
-MOST_JOBS = 16
-"""The newest jobs whose speeds are kept for one size."""
-FEWEST_SIZES = 2
-"""With fewer sizes it is unknown how an application scales."""
-MOST_FORMS = 256
-"""Fits that are kept for jobs that come again."""
+MOST_JOBS = 16  # the newest jobs whose speeds are kept for one size
+FEWEST_SIZES = 2  # with fewer sizes it is unknown how an application scales
+MOST_FORMS = 256  # fits that are kept for jobs that come again
+ENOUGH_SPEED = 0.9  # of the best speed
+LEAST_EFFICIENCY = 0.5  # speed for each GPU, relative to that at the smallest size; sizes below it are not the best
+BEYOND_MEASURED = 2.0  # sizes up to so many times the largest that was measured, …
+MOST_DOUBT = 0.25  # … whose speed is known as exactly as this: the standard deviation of its log
 
 _Sizes = dict[Footprint, dict[JobId, float]]
 
@@ -40,21 +45,17 @@ class Series(NamedTuple):
     application: str
     gpu_type: str
     unit: str
-    batch: int = 0
-    """Samples in a step; 0 when it is not known."""
+    batch: int = 0  # samples in a step; 0 when it is not known
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSpeed:
     """How an application scales, by its earlier jobs."""
 
-    rates: Mapping[Footprint, float]
-    """Units per second."""
+    rates: Mapping[Footprint, float]  # units per second
     jobs: int
-    largest: int
-    """The most GPUs that were measured."""
-    step_units: Mapping[int, float] = field(default_factory=dict)
-    """Samples in a step by GPUs, where that is known."""
+    largest: int  # the most GPUs that were measured
+    step_units: Mapping[int, float] = field(default_factory=dict)  # samples in a step by GPUs, where that is known
     forms: FitCache = field(default_factory=FitCache, compare=False)
 
     def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:
@@ -75,14 +76,11 @@ class ApplicationHistory:
     """The speeds of all applications. Fed with every report of progress, after it was applied."""
 
     def __init__(self) -> None:
-        self._series: dict[Series, _Sizes] = {}
-        """In the order of their last reports."""
+        self._series: dict[Series, _Sizes] = {}  # in the order of their last reports
         self._forms = FitCache(MOST_FORMS)
-        self.version = 0
-        """Grows with every change."""
+        self.version = 0  # grows with every change
 
     def saw(self, world: World, event: JobProgressed) -> None:
-        """Record the speed that a running job reports."""
         jobs = world.jobs
         if event.progress is None or event.job not in jobs:
             return
@@ -93,9 +91,9 @@ class ApplicationHistory:
             return
         unit, batch, rate = found
         node = world.nodes.nodes[world.nodes.index[placement.spans[0].node]]
-        series = Series(application_of(job), node.gpu_type, unit, batch)
-        if series.application:
-            self.add(series, _footprint(world, placement), event.job, rate)
+        if job.application:
+            series = Series(job.application, node.gpu_type, unit, batch)
+            self.add(series, footprint_of(world, placement), event.job, rate)
 
     def add(self, series: Series, footprint: Footprint, job: JobId, rate: float) -> None:
         """Record the last speed that a job measured at a size."""
@@ -115,11 +113,11 @@ class ApplicationHistory:
 
         Of comparable series, those with the most sizes decide; then those that reported last.
         """
-        accepted, name = dict(job.gpu_types), application_of(job)
+        accepted = dict(job.gpu_types)
         own = {
             series: sizes
             for series, sizes in self._series.items()
-            if series.application == name and (not accepted or series.gpu_type in accepted)
+            if series.application == job.application and (not accepted or series.gpu_type in accepted)
         }
         best = _Comparable()
         for found in _comparable(own):
@@ -135,10 +133,7 @@ class ApplicationHistory:
             forms=self._forms,
         )
 
-    # ----------------------------------------------------------------------------------- to be kept elsewhere
-
     def dump(self) -> list[Any]:
-        """Return everything as plain lists for JSON."""
         return [
             [*series, [[*footprint, list(own.items())] for footprint, own in sizes.items()]]
             for series, sizes in self._series.items()
@@ -176,11 +171,6 @@ def _comparable(series: Mapping[Series, _Sizes]) -> Iterator[_Comparable]:
     yield from (found for found in by_gpu.values() if len(set(found.batches.values())) > 1)
 
 
-def application_of(job: Job) -> str:
-    """Return the name of the application that a job runs; empty for a job without a name."""
-    return job.application
-
-
 def measured(progress: Progress) -> tuple[str, int, float] | None:
     """Unit, batch and units per second of a report; None when it has no speed."""
     step_s, samples_per_s, epoch_s = progress.step_s, progress.samples_per_s, progress.epoch_s
@@ -194,7 +184,8 @@ def measured(progress: Progress) -> tuple[str, int, float] | None:
     return None
 
 
-def _footprint(world: World, placement: Placement) -> Footprint:
+def footprint_of(world: World, placement: Placement) -> Footprint:
+    """Return the GPUs of a placement and how far they lie apart."""
     racks = world.nodes.racks(placement) if len(placement.spans) > 1 else 1
     return Footprint(placement.size, min(len(placement.nodes), 2), min(racks, 2))
 
@@ -215,3 +206,31 @@ def _parts(data: Any) -> Iterator[tuple[Series, Footprint, JobId, float]]:
             footprint = Footprint(int(gpus), int(nodes), int(racks), float(gpu_speed))
             for job, rate in own:
                 yield series, footprint, str(job), float(rate)
+
+
+def choose_size(job: Job, known: KnownSpeed | None, most: int) -> SizeChoice:
+    """Return the size to ask for among those that a job may have, up to `most` GPUs, and why."""
+    sizes = [n for n in legal_sizes(job) if n <= most] or [job.min]
+    if known is None:
+        return SizeChoice(sizes[0], application=job.application)
+    curve = known.curve(job.curve, sizes[-1])
+    doubt = known.doubt(job.curve, sizes[-1]).tolist()
+    sure = [n for n in sizes if n == sizes[0] or doubt[min(n, len(doubt)) - 1] <= MOST_DOUBT]
+    least, reach = LEAST_EFFICIENCY * curve.at(sizes[0]) / sizes[0], BEYOND_MEASURED * known.largest
+    within = [n for n in sure if n == sizes[0] or (n <= reach and curve.at(n) / n >= least)]
+    best = max(within, key=lambda n: (curve.at(n), -n))
+    chosen = next(n for n in within if curve.at(n) >= ENOUGH_SPEED * curve.at(best))
+    return SizeChoice(chosen, best, curve.at(chosen) / curve.at(best), job.application, known.jobs)
+
+
+def settle(job: Job, choice: SizeChoice, *, for_good: bool) -> Job:
+    """The job with the size that was chosen; `for_good` where it cannot be resized later."""
+    gpus = choice.gpus
+    if not for_good:
+        return replace(job, size=gpus, size_choice=choice)
+    return replace(job, size=gpus, min=gpus, max=gpus, sizes=None, size_choice=choice)
+
+
+def legal_sizes(job: Job) -> Sequence[int]:
+    """All sizes that a job may have, ascending."""
+    return job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)

@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray
-from batuta.core.job import ExpectedWork, Job, JobId, JobState
+from batuta.core.job import Job, JobId, JobState
 from batuta.core.world import PastJob, World
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 MEDIAN = LEVELS.index(0.5)
-LEAST_S = 1.0
-"""The least duration, total or remaining, of any job."""
+LEAST_S = 1.0  # the least duration, total or remaining, of any job
 LONGEST_S = 1e9
 LEAST_SLOPE = 0.05
 """Least growth of log time per unit of hazard beyond the quantiles: a job that has outlasted all earlier ones
@@ -30,18 +29,13 @@ is expected to run on for some percent of its age."""
 _HAZARDS = np.array([-math.log1p(-level) for level in LEVELS])
 _NORMAL = (-1.2815515655446004, -0.6744897501960817, 0.0, 0.6744897501960817, 1.2815515655446004)
 """Of a standard normal variable, at LEVELS."""
-MOST_JOBS = 20_000
-"""Jobs of the past that are learned from, the newest ones."""
+MOST_JOBS = 20_000  # jobs of the past that are learned from, the newest ones
 _NUMBERS = re.compile(r"[0-9]+")
 _DAY_S = 86_400.0
-FIRST_SD = 0.35
-"""Spread of log seconds of what a job says is left when it has just begun …"""
-LAST_SD = 0.05
-"""… and when it is nearly done: it shrinks with the share of the work that is left."""
-UNKNOWN_SD = 1.5
-"""Spread for a job without any history: P90 is seven times P50."""
-LAST = 500
-"""Jobs over which it is measured, the last to end."""
+FIRST_SD = 0.35  # spread of log seconds of what a job says is left when it has just begun …
+LAST_SD = 0.05  # … and when it is nearly done: it shrinks with the share of the work that is left
+UNKNOWN_SD = 1.5  # spread for a job without any history: P90 is seven times P50
+LAST = 500  # jobs over which it is measured, the last to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +93,8 @@ class Quantiles:
 
     def _logs(self) -> FloatArray:
         """Strictly ascending, so that it can be inverted."""
-        logs: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
-        return logs
+        found: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
+        return found
 
     def _at_hazard(self, hazard: float) -> float:
         logs, (below, above) = self._logs(), self._slopes()
@@ -131,8 +125,7 @@ class Quantiles:
 def survival_quantiles(values: FloatArray, ended: BoolArray, levels: Sequence[float] = LEVELS) -> FloatArray:
     """Quantiles of a sample in which some values are only known to be larger (Kaplan and Meier's estimate).
 
-    Levels are those of the next value, not of the sample: of nine values, the largest is the P90. A level
-    that the sample does not reach gets its largest value.
+    Levels are those of the next value: of nine, the largest is the P90. Beyond the sample it is the largest.
     """
     n = len(values)
     # At equal values an end counts before one that is still open.
@@ -140,21 +133,17 @@ def survival_quantiles(values: FloatArray, ended: BoolArray, levels: Sequence[fl
     ordered, is_end = values[order], ended[order].astype(np.float64)
     reached = 1.0 - np.cumprod(1.0 - is_end / np.arange(n, 0, -1))
     wanted = np.array(levels) * (1.0 + 1.0 / n) - 1e-9
-    found: FloatArray = ordered[np.minimum(np.searchsorted(reached, wanted), n - 1)]
-    return found
+    return ordered[np.minimum(np.searchsorted(reached, wanted), n - 1)]
 
 
 class JobFeatures(NamedTuple):
     """What a job is known by when it is submitted."""
 
     user: str
-    name: str
-    """The application's, or the job's own, without its numbers: `train-17` and `train-18` are equal."""
+    name: str  # the application's, or the job's own, without its numbers: `train-17` and `train-18` are equal
     queue: str
-    gpus: int
-    """What it asks for; 0 for a CPU-only job."""
-    hour: int
-    """Of the day (UTC) in which it was submitted."""
+    gpus: int  # what it asks for; 0 for a CPU-only job
+    hour: int  # of the day (UTC) in which it was submitted
 
     @staticmethod
     def of(job: Job) -> JobFeatures:
@@ -168,11 +157,9 @@ class Outcome:
 
     facts: JobFeatures
     submit_s: float
-    end_s: float
-    """When it ended; for one that still runs, when it was looked at."""
+    end_s: float  # when it ended; for one that still runs, when it was looked at
     work_s: float
-    ended: bool = True
-    """False: it still runs, and will have taken longer than this."""
+    ended: bool = True  # false: it still runs, and will have taken longer than this
 
     def as_of(self, now_s: float) -> Outcome:
         """What was known of it at an earlier time, as if it had gone on evenly."""
@@ -187,17 +174,15 @@ class DurationHistory:
 
     def __init__(self, most: int = MOST_JOBS) -> None:
         self._ended: deque[Outcome] = deque(maxlen=most)
-        self.count = 0
-        """How many were ever added."""
+        self.count = 0  # how many were ever added
 
     def add(self, past: PastJob) -> bool:
-        """Takes in a job that is over; False when it says nothing, because it never ran."""
+        """Take in a job that is over; False when it says nothing, because it never ran."""
         outcome = outcome_of(past)
-        if outcome is None:
-            return False
-        self._ended.append(outcome)
-        self.count += 1
-        return True
+        if outcome is not None:
+            self._ended.append(outcome)
+            self.count += 1
+        return outcome is not None
 
     def ended(self) -> list[Outcome]:
         return list(self._ended)
@@ -229,7 +214,6 @@ class RunningJobs:
         return RunningJobs(list(jobs.jobs), jobs.first_start_s.copy(), attained, world.now_s)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """What they have taken so far."""
         for row in np.flatnonzero(self.attained_gpu_s > 0).tolist():
             job, held_s = self.jobs[row], self.now_s - float(self.first_start_s[row])
             work_s = work_done_s(job, float(self.attained_gpu_s[row]), held_s)
@@ -251,8 +235,7 @@ def spent_s(world: World, job: JobId) -> float:
 def work_done_s(job: Job, attained_gpu_s: float, held_s: float) -> float | None:
     """GPU time as seconds on one GPU, at the efficiency of the size that the job had in the mean.
 
-    Exact for a job of one size that was never stopped. None when it had no GPU time. Of a CPU-only job: the
-    time since its first start.
+    Exact for one size without a stop. None without GPU time. Of a CPU-only job: the time since its first start.
     """
     if job.cpu_only and 0 < held_s < math.inf:
         return max(held_s, LEAST_S)
@@ -265,15 +248,16 @@ def work_done_s(job: Job, attained_gpu_s: float, held_s: float) -> float | None:
 def remaining_work(world: World, job: JobId) -> Quantiles:
     """Seconds left on one GPU of the reference type, for a job that is not over.
 
-    A job that has outlasted its forecast is expected to continue as jobs did that had lasted as long. The
-    report of a job counts more the further the job is.
+    A job that has outlasted its forecast goes on as such jobs did. Its report counts more the further it is.
     """
     jobs, row = world.jobs, world.jobs.row(job)
     since_s = max(0.0, world.now_s - jobs.anchor_s.item(row))
     left_s = jobs.remaining_s.item(row) - jobs.rate.item(row) * since_s
     progress = world.progress.get(job)
     fraction = None if progress is None else progress.fraction
-    by_history = _by_history(jobs.jobs[row].expected, jobs.jobs[row].work_s, spent_s(world, job))
+    expected, work_s = jobs.jobs[row].expected, max(jobs.jobs[row].work_s, LEAST_S)
+    prior = Quantiles.around(work_s, UNKNOWN_SD) if expected is None else Quantiles.of(expected.seconds)
+    by_history = prior.left_after(spent_s(world, job))
     if fraction is None or not math.isfinite(left_s):
         return by_history
     return combine(remaining_by_report(max(left_s, LEAST_S), fraction), by_history)
@@ -293,24 +277,13 @@ def combine(a: Quantiles, b: Quantiles) -> Quantiles:
     return Quantiles.around(median, total**-0.5)
 
 
-def _by_history(expected: ExpectedWork | None, work_s: float, spent: float) -> Quantiles:
-    if expected is not None:
-        prior = Quantiles.of(expected.seconds)
-    else:
-        prior = Quantiles.around(max(work_s, LEAST_S), UNKNOWN_SD)
-    return prior.left_after(spent)
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The share of the last jobs that took no longer than each quantile said."""
 
     jobs: int = 0
-    """How many are counted."""
-    total: int = 0
-    """How many with a forecast have ended since the start."""
-    coverage: tuple[tuple[float, float], ...] = ()
-    """By level; empty without jobs."""
+    total: int = 0  # how many with a forecast have ended since the start
+    coverage: tuple[tuple[float, float], ...] = ()  # by level; empty without jobs
 
 
 class CalibrationRecord:

@@ -23,23 +23,20 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from batuta.core.arrays import FloatArray
-from batuta.core.job import ExpectedWork, Job
+from batuta.core.job import ExpectedWork
 from batuta.prediction.duration import LEVELS, JobFeatures, Outcome, Quantiles, survival_quantiles
 
-ENOUGH_JOBS = 5
-"""A group with so many jobs is used."""
-MOST_PER_GROUP = 1_000
-"""Jobs of a group that count, the newest ones: what people run changes."""
-WIDER = 4.0
-"""The weight of the wider group, in jobs of the group itself."""
+ENOUGH_JOBS = 5  # a group with so many jobs is used
+MOST_PER_GROUP = 1_000  # jobs of a group that count, the newest ones: what people run changes
+WIDER = 4.0  # the weight of the wider group, in jobs of the group itself
 
 KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
     ("the same user, name and size", lambda f: (f.user, f.name, f.gpus)),
@@ -53,12 +50,9 @@ KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
 )
 """From the most specific to the widest."""
 ALL_JOBS = len(KINDS) - 1
-_WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)
-"""By kind: the next wider one of which every such group is a part."""
-FEWEST_TO_BOOST = 300
-"""Jobs below which the groups alone do as well."""
-MOST_TO_BOOST = 10_000
-"""Jobs that it learns from, the newest ones: more make it slower and no better."""
+_WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)  # by kind: the next wider one that contains its groups
+FEWEST_TO_BOOST = 300  # jobs below which the groups alone do as well
+MOST_TO_BOOST = 10_000  # jobs that it learns from, the newest ones: more make it slower and no better
 MOST_CACHED = 4_096
 _SETTINGS = {
     "loss": "quantile",
@@ -69,63 +63,40 @@ _SETTINGS = {
     "early_stopping": False,
     "random_state": 0,
 }
-STEP = 0.03
-"""In log seconds. Larger follows faster, and makes every forecast wider."""
-LIMIT = 3.0
-"""In log seconds: up to twenty times as long, or as short."""
-WIDE_LIMIT = 4.0
-"""The same for a model that is surer of itself than it should be."""
+STEP = 0.03  # in log seconds. Larger follows faster, and makes every forecast wider
+LIMIT = 3.0  # in log seconds: up to twenty times as long, or as short
+WIDE_LIMIT = 4.0  # the same for a model that is surer of itself than it should be
 _EXCEEDED = 1.0 - np.array(LEVELS)
-FEWEST_JOBS = 5
-"""Jobs of the past below which nothing is said."""
+FEWEST_JOBS = 5  # jobs of the past below which nothing is said
 INTERVALS = 10
-INTERVALS_BOOSTED = 4
-"""Fewer, for boosting takes seconds."""
+INTERVALS_BOOSTED = 4  # fewer, for boosting takes seconds
 LONGEST_LOG_S = 20.0
-
-
-class Groups:
-    """The newest jobs of every group, by kind: log seconds, and whether each is over."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[Hashable, deque[tuple[float, bool]]]] = [{} for _ in KINDS]
-
-    def add(self, outcome: Outcome) -> None:
-        entry = (float(np.log(outcome.work_s)), outcome.ended)
-        for (_, key_of), rows in zip(KINDS, self.rows, strict=True):
-            key = key_of(outcome.facts)
-            own = rows.get(key)
-            if own is None:
-                own = rows[key] = deque(maxlen=MOST_PER_GROUP)
-            own.append(entry)
-
-    def of(self, kind: int, facts: JobFeatures) -> deque[tuple[float, bool]] | None:
-        return self.rows[kind].get(KINDS[kind][1](facts))
 
 
 class GroupModel:
     """Quantiles in log seconds. What a group says is worked out when it is asked for, and kept."""
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
-        self._groups = Groups()
+        self._groups: list[dict[Hashable, deque[tuple[float, bool]]]] = [{} for _ in KINDS]
+        """By kind: the newest jobs of every group, as log seconds and whether each is over."""
         for outcome in outcomes:
-            self._groups.add(outcome)
+            entry = (float(np.log(outcome.work_s)), outcome.ended)
+            for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
+                groups.setdefault(key_of(outcome.facts), deque(maxlen=MOST_PER_GROUP)).append(entry)
         self._known: dict[tuple[int, Hashable], FloatArray] = {}
+
+    def _group(self, kind: int, facts: JobFeatures) -> Sequence[tuple[float, bool]]:
+        return self._groups[kind].get(KINDS[kind][1](facts), ())
 
     def kind_of(self, facts: JobFeatures) -> int:
         """The most specific kind of group with enough jobs that are over; for want of one, all jobs."""
-        for kind in range(ALL_JOBS):
-            own = self._groups.of(kind, facts)
-            if own is not None and len(own) >= ENOUGH_JOBS and sum(ended for _, ended in own) >= ENOUGH_JOBS:
-                return kind
-        return ALL_JOBS
+        return next((kind for kind in range(ALL_JOBS) if self.jobs(kind, facts) >= ENOUGH_JOBS), ALL_JOBS)
 
     def jobs(self, kind: int, facts: JobFeatures) -> int:
         """How many jobs the group has that are over."""
-        return sum(ended for _, ended in self._groups.of(kind, facts) or ())
+        return sum(ended for _, ended in self._group(kind, facts))
 
     def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
-        """The same for many."""
         return np.array([self.predict(one) for one in facts])
 
     def predict(self, facts: JobFeatures, kind: int | None = None) -> FloatArray:
@@ -138,14 +109,13 @@ class GroupModel:
         return known
 
     def _work_out(self, kind: int, facts: JobFeatures) -> FloatArray:
-        own = self._groups.of(kind, facts) or ()
+        own = self._group(kind, facts)
         values = np.array([value for value, _ in own])
         found = survival_quantiles(values, np.array([ended for _, ended in own], bool))
         if kind == ALL_JOBS:
             return found
         wider = self.predict(facts, _WIDER_KIND[kind])
-        mixed: FloatArray = (len(values) * found + WIDER * wider) / (len(values) + WIDER)
-        return mixed
+        return (len(values) * found + WIDER * wider) / (len(values) + WIDER)
 
 
 def can_boost() -> bool:
@@ -162,8 +132,7 @@ class BoostedModel:
         features = np.array([running.look_and_add(one) for one in newest])
         logs = np.array([_log_work(one, groups) for one in newest])
         self._medians = running
-        self._cache: dict[JobFeatures, FloatArray] = {}
-        """What was asked for before: a forecast takes milliseconds, and jobs come in swarms."""
+        self._cache: dict[JobFeatures, FloatArray] = {}  # a forecast takes milliseconds, and jobs come in swarms
         regressor: Any = import_module("sklearn.ensemble").HistGradientBoostingRegressor
         self._threads: Any = import_module("threadpoolctl").ThreadpoolController()
         with self._alone():
@@ -174,7 +143,6 @@ class BoostedModel:
         return self._threads.limit(limits=1, user_api="openmp")
 
     def predict(self, facts: JobFeatures) -> FloatArray:
-        """Log seconds at each level."""
         found = self._cache.get(facts)
         if found is None:
             if len(self._cache) >= MOST_CACHED:
@@ -187,8 +155,7 @@ class BoostedModel:
         features = np.array([self._medians.look(one) for one in facts])
         with self._alone():
             levels = [one.predict(features) for one in self._levels]
-        found: FloatArray = np.sort(np.stack(levels, axis=1))
-        return found
+        return np.sort(np.stack(levels, axis=1))
 
 
 def _log_work(outcome: Outcome, groups: GroupModel) -> float:
@@ -215,40 +182,35 @@ class _Medians:
 
     def look(self, facts: JobFeatures) -> list[float]:
         features = [math.log2(max(facts.gpus, 1)), facts.hour]
-        for kind, ((_, key_of), groups) in enumerate(zip(KINDS, self._groups, strict=True)):
+        for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
             own = groups.get(key_of(facts))
             features += [math.nan] * 3 if own is None else own.summary()
-            if kind == ALL_JOBS:
-                break
         return features
 
 
+@dataclass(slots=True)
 class _Sorted:
     """The newest values, in order of time and of size."""
 
-    __slots__ = ("_by_size", "_by_time")
-
-    def __init__(self) -> None:
-        self._by_time: deque[float] = deque()
-        self._by_size: list[float] = []
+    by_time: deque[float] = field(default_factory=deque)
+    by_size: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
-        self._by_time.append(value)
-        insort(self._by_size, value)
-        if len(self._by_time) > MOST_PER_GROUP:
-            del self._by_size[bisect_left(self._by_size, self._by_time.popleft())]
+        self.by_time.append(value)
+        insort(self.by_size, value)
+        if len(self.by_time) > MOST_PER_GROUP:
+            del self.by_size[bisect_left(self.by_size, self.by_time.popleft())]
 
     def summary(self) -> list[float]:
-        n = len(self._by_size)
-        return [self._by_size[n // 2], self._by_size[min(n - 1, 3 * n // 4)], self._by_time[-1]]
+        n = len(self.by_size)
+        return [self.by_size[n // 2], self.by_size[min(n - 1, 3 * n // 4)], self.by_time[-1]]
 
 
 class QuantileTracker:
     """How far the quantiles of a model have to be moved, in log seconds, by all that has ended so far."""
 
     def __init__(self, limit: float = LIMIT) -> None:
-        self.offsets: FloatArray = np.zeros(len(LEVELS))
-        """Another array after each job, never the same one changed: others may be reading it."""
+        self.offsets: FloatArray = np.zeros(len(LEVELS))  # replaced, never changed: others may be reading it
         self._limit = limit
 
     def ended(self, log_work: float, forecast: FloatArray) -> None:
@@ -257,24 +219,18 @@ class QuantileTracker:
         self.offsets = np.clip(moved, -self._limit, self._limit)
 
     def move(self, logs: FloatArray) -> FloatArray:
-        """Return the shifted quantiles of the model."""
-        moved: FloatArray = np.sort(logs + self.offsets)
-        return moved
+        return np.sort(logs + self.offsets)
 
 
 class Backtest(NamedTuple):
     """The result of replaying a history."""
 
     tracker: QuantileTracker
-    loss: float
-    """Mean pinball loss of the forecasts, in log seconds."""
+    loss: float  # mean pinball loss of the forecasts, in log seconds
 
 
 def backtest(outcomes: Sequence[Outcome], predicted: FloatArray, limit: float = LIMIT) -> Backtest:
-    """Replay a history: forecast at each submission, update at each end.
-
-    Outcomes ascend by submit time; `predicted` has a row for each, made from what was known before it.
-    """
+    """Forecast at each submission and update at each end; `predicted` has a row for each outcome, in submit order."""
     tracker = QuantileTracker(limit)
     running: list[tuple[float, int]] = []
     forecast = np.empty_like(predicted)
@@ -303,54 +259,31 @@ def pinball_loss(logs: FloatArray, forecast: FloatArray) -> float:
     return float(np.mean(np.maximum(levels * off, (levels - 1.0) * off)))
 
 
-@dataclass(frozen=True, slots=True)
-class DurationForecast:
-    """A forecast, and the group of jobs that it is based on."""
-
-    quantiles: Quantiles
-    source: str
-    jobs: int
-
-    def expected(self) -> ExpectedWork:
-        own = self.quantiles
-        return ExpectedWork(own.seconds, self.source, self.jobs)
-
-
-class _Model(Protocol):
-    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
-        """Log seconds at each level, a row for each job."""
-        ...
-
-
+@dataclass(slots=True, eq=False)
 class DurationModel:
     """What was learned at one moment. Only its tracker goes on to learn, from every job that ends."""
 
-    def __init__(self, groups: GroupModel, boosted: BoostedModel | None, tracker: QuantileTracker, jobs: int) -> None:
-        self._groups = groups
-        self._boosted = boosted
-        self.tracker = tracker
-        self._jobs = jobs
+    groups: GroupModel
+    boosted: BoostedModel | None
+    tracker: QuantileTracker
+    jobs: int
 
     @property
     def boosts(self) -> bool:
         """Whether boosting predicted better than the groups of similar jobs."""
-        return self._boosted is not None
+        return self.boosted is not None
 
-    def predict(self, facts: JobFeatures) -> DurationForecast:
+    def predict(self, facts: JobFeatures) -> ExpectedWork:
         """How long a job with these facts will take on one GPU of the reference type."""
-        kind = self._groups.kind_of(facts)
-        if self._boosted is not None:
-            logs, jobs = self._boosted.predict(facts), self._jobs
+        kind = self.groups.kind_of(facts)
+        if self.boosted is not None:
+            logs, jobs = self.boosted.predict(facts), self.jobs
             source = f"boosting over {KINDS[kind][0]} and more"
         else:
-            logs, jobs = self._groups.predict(facts, kind), self._groups.jobs(kind, facts)
+            logs, jobs = self.groups.predict(facts, kind), self.groups.jobs(kind, facts)
             source = KINDS[kind][0]
         moved = np.minimum(self.tracker.move(logs), LONGEST_LOG_S)
-        return DurationForecast(Quantiles.of(np.exp(moved)), source, jobs)
-
-    def expect(self, job: Job) -> ExpectedWork:
-        """The same as a job keeps it."""
-        return self.predict(JobFeatures.of(job)).expected()
+        return ExpectedWork(Quantiles.of(np.exp(moved)).seconds, source, jobs)
 
 
 def learn(
@@ -358,8 +291,7 @@ def learn(
 ) -> DurationModel | None:
     """A model of all these; None when there are too few. Takes seconds for many, and no lock.
 
-    The tracker of the previous model continues if it is of the same kind; else the walk-forward validation
-    makes a new one.
+    The tracker of a previous model of the same kind continues; else walk-forward validation makes a new one.
     """
     ordered = sorted(outcomes, key=lambda one: (one.submit_s, one.end_s))
     ended = sum(one.ended for one in ordered)
@@ -386,7 +318,7 @@ def _walk_forward(ordered: Sequence[Outcome], intervals: int, *, boosted: bool) 
         known = [one.as_of(interval[0].submit_s) for one in ordered[:start]]
         if sum(one.ended for one in known) < FEWEST_JOBS:
             continue
-        model: _Model = GroupModel(known)
+        model: GroupModel | BoostedModel = GroupModel(known)
         if boosted and len(known) >= FEWEST_TO_BOOST:
             model = BoostedModel(known, GroupModel(known))
         predicted.append(model.predict_all([one.facts for one in interval]))

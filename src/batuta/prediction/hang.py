@@ -18,27 +18,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple
 
 from batuta.core.cluster import NodeName
 
 _REMEMBERED = 64
-_LATE_S = 30.0
-"""A check that is later than this proves no silence: the machine slept or was too busy to read reports."""
+_LATE_S = 30.0  # a check that is later than this proves no silence: the machine slept or was too busy to read reports
 
 
 @dataclass(frozen=True, slots=True)
 class HangRules:
     """When silence is a hang. All of these must be exceeded."""
 
-    after_s: float = 1800.0
-    """Infinite: never."""
-    times_usual: float = 20.0
-    """So many times the usual time between two reports."""
-    times_longest: float = 3.0
-    """So many times the longest that the job was ever silent: it may evaluate or save meanwhile."""
-    reports: int = 5
-    """A run that has reported less often than this is not known well enough."""
+    after_s: float = 1800.0  # infinite: never
+    times_usual: float = 20.0  # so many times the usual time between two reports
+    times_longest: float = 3.0  # so many times its longest silence: it may evaluate or save meanwhile
+    reports: int = 5  # a run that has reported less often than this is not known well enough
 
     def __post_init__(self) -> None:
         if not (self.after_s > 0 and self.times_usual >= 1 and self.times_longest >= 1 and self.reports >= 2):
@@ -50,12 +45,9 @@ class HangReport:
     """A job has not reported for too long."""
 
     silent_s: float
-    usual_s: float
-    """The usual time between two reports."""
-    ranks: tuple[int, ...] = ()
-    """The ranks that block the others; empty when unknown."""
-    of: int = 0
-    """How many ranks had ever reported."""
+    usual_s: float  # the usual time between two reports
+    ranks: tuple[int, ...] = ()  # the ranks that block the others; empty when unknown
+    of: int = 0  # how many ranks had ever reported
 
 
 class HangMeter:
@@ -66,20 +58,16 @@ class HangMeter:
     def __init__(self, rules: HangRules = HangRules()) -> None:  # noqa: B008  (frozen)
         self.rules = rules
         self._longest_s = 0.0
-        """Through all runs."""
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
         self.began()
 
     def began(self) -> None:
         """A run begins: earlier reports no longer count, the longest silence does."""
-        self._waits: dict[int, bool] = {}
-        """By rank: whether its last report says that it waits for the others."""
+        self._waits: dict[int, bool] = {}  # by rank: whether its last report says that it waits for the others
         self._reports = 0
         self._heard_s: float | None = None
-        self._look_by_s = math.inf
-        """When the last check was, or when the next one is due."""
-        self.is_done = False
-        """Whether all steps are done: what comes after is not counted in steps."""
+        self._look_by_s = math.inf  # when the last check was, or when the next one is due
+        self.is_done = False  # whether all steps are done: what comes after is not counted in steps
 
     def heard(self, now_s: float, rank: int = 0, *, waits: bool = False) -> None:
         """A rank reported: progress, a heartbeat, or that it waits for the others."""
@@ -94,7 +82,6 @@ class HangMeter:
         self._reports += 1
 
     def look(self, now_s: float) -> HangReport | None:
-        """Return a report if the job hangs now."""
         if self._heard_s is None:
             return None
         if now_s > self._look_by_s + _LATE_S:
@@ -117,8 +104,7 @@ class HangMeter:
 
     def _limit_s(self) -> float:
         rules = self.rules
-        usual_s, longest_s = rules.times_usual * self._usual_s(), rules.times_longest * self._longest_s
-        return max(rules.after_s, usual_s, longest_s)
+        return max(rules.after_s, rules.times_usual * self._usual_s(), rules.times_longest * self._longest_s)
 
 
 def blocking_ranks(waits: Mapping[int, bool]) -> tuple[int, ...]:
@@ -127,34 +113,18 @@ def blocking_ranks(waits: Mapping[int, bool]) -> tuple[int, ...]:
     return tuple(busy) if 2 * len(busy) <= len(waits) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class GangTest:
+class GangTest(NamedTuple):
     """The result of running the gang on these nodes."""
 
     nodes: frozenset[NodeName]
     hung: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodesToTest:
-    """The suspects to run together next, with nodes that are not suspects."""
+class Finding(NamedTuple):
+    """What follows from tests. Nothing where neither one node nor two explain them: the program, or more nodes, do."""
 
-    nodes: frozenset[NodeName]
-
-
-@dataclass(frozen=True, slots=True)
-class FaultyNodes:
-    """The gang runs without this node; or without one of these two, which hang only together."""
-
-    nodes: frozenset[NodeName]
-
-
-@dataclass(frozen=True, slots=True)
-class Unexplained:
-    """Neither one node nor two explain the results: the cause is the program, or more than two nodes."""
-
-
-Finding: TypeAlias = NodesToTest | FaultyNodes | Unexplained
+    faulty: frozenset[NodeName] = frozenset()  # the gang runs without it; two of them hang only together
+    to_test: frozenset[NodeName] = frozenset()  # the suspects to run together next, with nodes that are not suspects
 
 
 def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
@@ -168,11 +138,11 @@ def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
     if len(singles) == 1:
         (alone,) = singles
         is_proven = all(alone < pair for pair in pairs)
-        return FaultyNodes(alone) if is_proven else NodesToTest(suspects - alone)
+        return Finding(faulty=alone) if is_proven else Finding(to_test=suspects - alone)
     possible = singles or pairs
     if len(possible) == 1:
-        return FaultyNodes(possible[0])
-    return NodesToTest(_half(possible)) if possible else Unexplained()
+        return Finding(faulty=possible[0])
+    return Finding(to_test=_half(possible)) if possible else Finding()
 
 
 def _possible(

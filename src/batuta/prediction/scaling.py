@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import NamedTuple
 
@@ -20,16 +20,12 @@ from batuta.core.arrays import FloatArray, frozen
 from batuta.core.curve import SpeedCurve
 from batuta.prediction.step_time import ERROR, Point, Shapes, StepModel, refit
 
-PRIOR_EXPONENT = 0.9
-"""Beyond the end of the prior, speed grows with n to this power."""
+PRIOR_EXPONENT = 0.9  # beyond the end of the prior, speed grows with n to this power
 LEAST_SPEED = 1e-6
-LOG_RESOLUTION = 0.02
-"""Speeds that differ by less are fitted as one: a fit is not worth its time for less."""
-LONGEST_CURVE = 4096
-"""GPUs up to which a speed is written down; beyond, the last value holds."""
+LOG_RESOLUTION = 0.02  # speeds that differ by less are fitted as one: a fit is not worth its time for less
+LONGEST_CURVE = 4096  # GPUs up to which a speed is written down; beyond, the last value holds
 LEAST_SPREAD = 0.01
-DOUBT_PER_DOUBLING = 0.15
-"""How unsure a speed is for each doubling away from the only size that was measured: log deviation."""
+DOUBT_PER_DOUBLING = 0.15  # log deviation of a speed for each doubling away from the only measured size
 
 
 class Footprint(NamedTuple):
@@ -38,8 +34,7 @@ class Footprint(NamedTuple):
     gpus: int
     nodes: int = 1
     racks: int = 1
-    gpu_speed: float = 1.0
-    """Speed of its type of GPU relative to the reference type."""
+    gpu_speed: float = 1.0  # speed of its type of GPU relative to the reference type
 
 
 class ScalePoint(NamedTuple):
@@ -49,36 +44,28 @@ class ScalePoint(NamedTuple):
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpeedMeasurements:
     """Units per second by footprint, and the prior."""
 
     prior: SpeedCurve
-    largest: int
-    """GPUs up to which the curve is wanted."""
-    rates: Mapping[Footprint, float]
-    """Units of work per second."""
-    step_units: Mapping[int, float] = field(default_factory=dict)
-    """Units of work in one step, by GPUs; for a script that takes larger steps on more of them."""
-    noise_units: float | None = None
-    """The gradient noise scale: how many units in a step carry as much noise as signal."""
-    spots: Mapping[ScalePoint, float] = field(init=False)
-    """Units per second by place, as if on GPUs of the reference type within one rack; in order."""
-    key: Hashable = field(init=False)
-    """Equal for what need not be fitted twice: a job that becomes faster by as much everywhere is not."""
+    largest: int  # GPUs up to which the curve is wanted
+    rates: Mapping[Footprint, float]  # units of work per second
+    step_units: Mapping[int, float] = field(default_factory=dict)  # by GPUs: for scripts whose steps grow with them
+    noise_units: float | None = None  # the gradient noise scale: how many units in a step carry as much noise as signal
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spots", self._find_spots())
-        object.__setattr__(self, "key", self._make_key())
-
-    def _find_spots(self) -> dict[ScalePoint, float]:
+    @cached_property
+    def spots(self) -> dict[ScalePoint, float]:
+        """Units per second by place, as if on GPUs of the reference type within one rack; in order."""
         found: dict[ScalePoint, list[float]] = {}
         for footprint, rate in self.rates.items():
             one = rate / footprint.gpu_speed / self.prior.spread(1, footprint.racks)
             found.setdefault(ScalePoint(footprint.nodes > 1, footprint.gpus), []).append(one)
         return {spot: median(found[spot]) for spot in sorted(found)}
 
-    def _make_key(self) -> Hashable:
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for what need not be fitted twice: a job that becomes faster by as much everywhere is not."""
         first = math.log(next(iter(self.spots.values()), 1.0))
         rates = tuple((spot, _noticed(math.log(rate) - first)) for spot, rate in self.spots.items())
         steps = tuple((n, _noticed(math.log(units))) for n, units in sorted(self.step_units.items()))
@@ -107,8 +94,7 @@ class SpeedMeasurements:
         if self.noise_units is None:
             return np.ones(len(gpus))
         alone = float(self.step(np.ones(1))[0])
-        learned: FloatArray = (self.noise_units + alone) / (self.noise_units + self.step(gpus))
-        return learned
+        return (self.noise_units + alone) / (self.noise_units + self.step(gpus))
 
 
 @lru_cache(maxsize=256)
@@ -133,15 +119,11 @@ class Scaling:
     """A curve, and what its 1 stands for."""
 
     curve: SpeedCurve
-    units_per_s: float
-    """With one GPU of the reference type."""
+    units_per_s: float  # with one GPU of the reference type
 
 
 class FitCache:
-    """Fits that were made, to be used again as long as nothing has changed that is worth another.
-
-    Any thread may ask.
-    """
+    """Fits that were made, to be used again as long as nothing has changed that is worth another. For any thread."""
 
     __slots__ = ("_known", "_most")
 
@@ -204,7 +186,8 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
     relative = {s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()}
     for point, step_s in _steps_s(measured, relative).items():
         model.add(point, math.nan, step_s)
-    sizes = _doublings(max(measured.largest, *(spot.gpus for spot in spots)))
+    largest = max(measured.largest, *(spot.gpus for spot in spots))
+    sizes = [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
     shape = shape_of(measured.prior, sizes[-1])
     prior = measured.prior
     ratios = [math.log(rate / shape[spot.gpus - 1] / prior.spread(1 + spot.wide, 1)) for spot, rate in relative.items()]
@@ -216,10 +199,6 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
     return model
 
 
-def _doublings(largest: int) -> list[int]:
-    return [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
-
-
 def _steps_s(measured: SpeedMeasurements, rates: Mapping[ScalePoint, float]) -> dict[Point, float]:
     """Seconds of a step where a script would be so fast."""
     step = measured.step(np.array([spot.gpus for spot in rates], np.float64))
@@ -227,9 +206,6 @@ def _steps_s(measured: SpeedMeasurements, rates: Mapping[ScalePoint, float]) -> 
         Point(spot.wide, spot.gpus, units / spot.gpus): units / rate
         for (spot, rate), units in zip(rates.items(), step.tolist(), strict=True)
     }
-
-
-# -------------------------------------------------------------------------------- what comes out
 
 
 def _by_prior(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float]) -> Scaling:
@@ -255,30 +231,24 @@ def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form
 
 
 def _rates(
-    measured: SpeedMeasurements,
-    spots: Mapping[ScalePoint, float],
-    form: StepModel,
-    n: FloatArray,
-    *,
-    wide: bool,
+    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form: StepModel, n: FloatArray, *, wide: bool
 ) -> FloatArray:
     """Units per second at each size by the form, moved so that it goes through what was measured."""
-    step = measured.step(n)
-    rates: FloatArray = step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
+    rates = _fitted(measured, form, n, wide=wide)
     own = [spot for spot in spots if spot.wide == wide]
     if not own:
         # How much faster the job is than its form can only be seen on the other side.
-        return rates * spots[next(iter(spots))] / _rate_there(measured, form, next(iter(spots)))
+        spot, rate = next(iter(spots.items()))
+        return rates * rate / float(_fitted(measured, form, np.array([float(spot.gpus)]), wide=spot.wide)[0])
     gpus = [spot.gpus for spot in own]
     misses = np.log([spots[spot] for spot in own]) - np.log(rates[np.array(gpus) - 1])
-    moved: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
-    return moved
+    found: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
+    return found
 
 
-def _rate_there(measured: SpeedMeasurements, form: StepModel, spot: ScalePoint) -> float:
-    n = np.array([float(spot.gpus)])
+def _fitted(measured: SpeedMeasurements, form: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:
     step = measured.step(n)
-    return float((step / form.fitted_s(Shapes(n, step / n, np.array([spot.wide]))))[0])
+    return step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
 
 
 def _across(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray) -> float:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
 from batuta.core.curve import SpeedCurve
-from batuta.core.job import Job
-from batuta.prediction.restart_cost import TransitionMeter
+from batuta.core.job import Job, Progress
 from batuta.prediction.scaling import LONGEST_CURVE, FitCache, Footprint, Scaling, SpeedMeasurements, fit_all
 from batuta.prediction.throughput import (
     BEYOND_ALL,
@@ -27,48 +27,87 @@ from batuta.prediction.throughput import (
     reader_of,
 )
 
-_NOISE_STEPS = 2
-"""A noise scale is rounded to so many steps per doubling: it is noisy itself."""
+_NOISE_STEPS = 2  # a noise scale is rounded to so many steps per doubling: it is noisy itself
+REMEMBERED = 9  # the median of so many: one slow disk does not count, and a job that has changed is soon known again
 EVERY_S = 5.0
 LEAST_FRACTION = 0.01
 LEAST_CURVE = 0.02
 LEAST_RESTART = 0.05
 
 
+class TransitionMeter:
+    """Measures what a restart costs this job, from the steps of a transition as they happen.
+
+    Steps may be missing: a crash is a stop without a request. Times that go backwards are not used. How long a
+    job waits between its stop and its next start is the scheduler's doing and no part of it.
+    """
+
+    __slots__ = ("_asked_s", "_leave", "_start", "_started_s")
+
+    def __init__(self) -> None:
+        self._asked_s: float | None = None
+        self._started_s: float | None = None
+        self._leave: deque[float] = deque(maxlen=REMEMBERED)
+        self._start: deque[float] = deque(maxlen=REMEMBERED)
+
+    def asked(self, time_s: float) -> None:
+        """The job was asked for a checkpoint, because it is to stop."""
+        if self._asked_s is None:
+            self._asked_s = time_s
+
+    def stopped(self, time_s: float) -> None:
+        if self._asked_s is not None and time_s >= self._asked_s:
+            self._leave.append(time_s - self._asked_s)
+        self._asked_s = self._started_s = None
+
+    def started(self, time_s: float) -> None:
+        self._asked_s, self._started_s = None, time_s
+
+    def progressed(self, time_s: float) -> None:
+        """The run that was started last makes progress since then; said once per run."""
+        if self._started_s is not None and time_s >= self._started_s:
+            self._start.append(time_s - self._started_s)
+        self._started_s = None
+
+    @property
+    def restart_s(self) -> float | None:
+        """Seconds without progress at a resize: from asking until stopped, from start until progress.
+
+        None until a start was measured; until a stop was asked for, that part counts as nothing.
+        """
+        if not self._start:
+            return None
+        return median(self._start) + (median(self._leave) if self._leave else 0.0)
+
+
+@dataclass(slots=True, eq=False)
 class LearnedScaling:
     """Turns a job's records into its curve. Asked again without news it remembers its answer."""
 
-    __slots__ = ("_answer", "_asked", "forms", "largest", "prior")
-
-    def __init__(self, prior: SpeedCurve, most_gpus: int) -> None:
-        self.prior = prior
-        self.largest = min(most_gpus, LONGEST_CURVE)
-        self.forms = FitCache()
-        self._asked: tuple[float | None, ...] = ()
-        self._answer: Scaling | None = None
+    prior: SpeedCurve
+    largest: int
+    forms: FitCache = field(default_factory=FitCache)
+    asked: tuple[float | None, ...] = ()  # empty after all records have begun anew, in another unit
+    answer: Scaling | None = None
 
     def of(self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> Scaling | None:
         """How the job scales; None until something was measured. The noise scale counts in samples."""
         asked = self._question(records, noise_samples)
-        if asked != self._asked:
-            self._answer, self._asked = self.forms.scaling(self._measured(records, noise_samples)), asked
-        return self._answer
+        if asked != self.asked:
+            self.answer, self.asked = self.forms.scaling(self._measured(records, noise_samples)), asked
+        return self.answer
 
     def to_fit(
         self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
     ) -> Iterator[tuple[FitCache, SpeedMeasurements]]:
         """What `of` would have to fit, so that it can be done together with that of others."""
-        if len(records) > 1 and self._question(records, noise_samples) != self._asked:
+        if len(records) > 1 and self._question(records, noise_samples) != self.asked:
             yield self.forms, self._measured(records, noise_samples)
 
     def _question(
         self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
     ) -> tuple[float | None, ...]:
         return *(one.version for one in records.values()), self.largest, noise_samples
-
-    def forget(self) -> None:
-        """All records have begun anew, in another unit."""
-        self._asked = ()
 
     def _measured(self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> SpeedMeasurements:
         rates: dict[Footprint, float] = {}
@@ -101,17 +140,14 @@ def differs(a: SpeedCurve, b: SpeedCurve, tolerance: float) -> bool:
     return bool(np.any(np.abs(left - right) > tolerance * np.maximum(left, right)))
 
 
+@dataclass(slots=True, eq=False)
 class UpdateThrottle:
-    """Decides when an update is worth an event, so that reports do not fill the journal."""
+    """Decides by what was published last when an update is worth an event: reports must not fill the journal."""
 
-    __slots__ = ("_at_s", "_fraction", "curve", "restart_s")
-
-    def __init__(self, curve: SpeedCurve, restart_s: float) -> None:
-        self.curve = curve
-        """The last published curve."""
-        self.restart_s = restart_s
-        self._at_s: float | None = None
-        self._fraction: float | None = None
+    curve: SpeedCurve
+    restart_s: float
+    at_s: float | None = None
+    fraction: float | None = None
 
     def new_curve(self, curve: SpeedCurve) -> SpeedCurve | None:
         """Return the curve if it differs from the published one, which it then replaces."""
@@ -121,7 +157,6 @@ class UpdateThrottle:
         return curve
 
     def new_restart_s(self, restart_s: float | None) -> float | None:
-        """The same for the cost of a restart."""
         if restart_s is None or abs(restart_s - self.restart_s) <= LEAST_RESTART * self.restart_s:
             return None
         self.restart_s = restart_s
@@ -129,15 +164,12 @@ class UpdateThrottle:
 
     def is_due(self, now_s: float, fraction: float | None) -> bool:
         """Whether time or progress alone are reason enough."""
-        if self._at_s is None or not 0 <= now_s - self._at_s < EVERY_S:
+        if self.at_s is None or not 0 <= now_s - self.at_s < EVERY_S:
             return True
-        if fraction is None or self._fraction is None:
-            return fraction is not self._fraction
+        if fraction is None or self.fraction is None:
+            return fraction is not self.fraction
         # A report in every hundredth of the whole is meant, not one in most of them.
-        return abs(fraction - self._fraction) >= LEAST_FRACTION - 1e-9
-
-    def published(self, now_s: float, fraction: float | None) -> None:
-        self._at_s, self._fraction = now_s, fraction
+        return abs(fraction - self.fraction) >= LEAST_FRACTION - 1e-9
 
 
 class SpeedMeter:
@@ -153,43 +185,20 @@ class SpeedMeter:
       was submitted: with a curve from this meter as its prior it would learn from itself.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_before",
-        "_footprint",
-        "_learned",
-        "_records",
-        "_run",
-        "_said",
-        "_size_changed",
-        "_throttle",
-        "_unit",
-        "_waiting",
-        "_work_s",
-        "transitions",
-    )
-
     def __init__(self, job: Job) -> None:
-        self.transitions = TransitionMeter()
-        """The caller reports requests for checkpoints and their completion; the meter reports all else."""
-        self._learned = LearnedScaling(job.curve, job.max)
+        self.transitions = TransitionMeter()  # the caller reports requests for checkpoints; the meter reports all else
+        self._learned = LearnedScaling(job.curve, min(job.max, LONGEST_CURVE))
         self._work_s = job.work_s
         self._records: dict[Footprint, SizeRecord] = {}
-        self._footprint: Footprint | None = None
-        """Of the current run, or the last one."""
+        self._footprint: Footprint | None = None  # of the current run, or the last one
         self._size_changed = False
         self._run: RunTrack | None = None
-        self._before: float | None = None
-        """How far the job was before the first report of the current run."""
-        self._waiting: list[Sample] = []
-        """Reports that came while there was no run: late ones of the last, or early ones of the next."""
-        self._ahead: float | None = None
-        """How far the job is by them."""
+        self._before: float | None = None  # how far the job was before the first report of the current run
+        self._waiting: list[Sample] = []  # reports without a run: late ones of the last, or early ones of the next
+        self._ahead: float | None = None  # how far the job is by them
         self._unit: Unit | None = None
         self._said = LatestReport()
         self._throttle = UpdateThrottle(job.curve, job.restart_s)
-
-    # ------------------------------------------------------------------------------------------ what happens
 
     def began(self, time_s: float, gpus: int, nodes: int = 1, *, racks: int = 1, gpu_speed: float = 1.0) -> None:
         """A run at this size begins: its processes were started, or a running job has changed its members."""
@@ -238,8 +247,6 @@ class SpeedMeter:
             # The World may have gone back to the prior, where that is longer.
             self._throttle.curve = self._learned.prior
 
-    # ------------------------------------------------------------------------------------------ what is known
-
     @property
     def units(self) -> float | None:
         """How far the job is, in the unit that its progress is counted in."""
@@ -264,12 +271,6 @@ class SpeedMeter:
         record = self._records.get(self._footprint) if self._footprint else None
         return record.speed(self._said.units_per_epoch(self._unit)) if record else None
 
-    def speeds(self) -> Mapping[Footprint, SizeSpeed]:
-        """Speed at each size that was measured."""
-        epoch = self._said.units_per_epoch(self._unit)
-        found = {footprint: record.speed(epoch) for footprint, record in self._records.items()}
-        return {footprint: speed for footprint, speed in found.items() if speed}
-
     def remaining_s(self) -> float | None:
         """Seconds left on one GPU of the reference type, as of the last report; None without a total.
 
@@ -283,10 +284,7 @@ class SpeedMeter:
         return (1.0 - fraction) * self._work_s if one_gpu is None else max(0.0, total - units) / one_gpu
 
     def news(self, now_s: float, *, at_last: bool = False) -> ProgressUpdate | None:
-        """What is worth an event; None when too little has changed since the last.
-
-        `at_last`: nothing more will come of this run, so whatever has changed is worth one.
-        """
+        """What is worth an event; None when too little has changed. `at_last`: any change, as no more will come."""
         if not self._said.has_update:
             return None
         fraction, throttle, said = self.fraction, self._throttle, self._said
@@ -294,9 +292,9 @@ class SpeedMeter:
         if curve is None and not at_last and not throttle.is_due(now_s, fraction):
             return None
         said.has_update = False
-        throttle.published(now_s, fraction)
+        throttle.at_s, throttle.fraction = now_s, fraction
         speed = self.speed()
-        return ProgressUpdate(
+        progress = Progress(
             fraction=fraction,
             step=said.step,
             total_steps=said.total_steps,
@@ -305,12 +303,9 @@ class SpeedMeter:
             step_s=speed.step_s if speed else None,
             samples_per_s=speed.samples_per_s if speed else None,
             epoch_s=speed.epoch_s if speed else None,
-            remaining_s=self.remaining_s(),
-            curve=curve,
-            restart_s=throttle.new_restart_s(self.transitions.restart_s),
         )
-
-    # ------------------------------------------------------------------------------------------- how it works
+        restart_s = throttle.new_restart_s(self.transitions.restart_s)
+        return ProgressUpdate(progress, self.remaining_s(), curve, restart_s)
 
     def _take(self, sample: Sample) -> None:
         """The long way of a report: everything but one more step within an open window."""
@@ -329,7 +324,10 @@ class SpeedMeter:
             said.note(sample)
             return
         if sample.time_s < run.began_s - SKEW_S:
-            self._go_further(sample, units)
+            # From before the run: it says how far the job was, and nothing about speed.
+            if not run.has_reported and (self._before is None or units > self._before):
+                self._before = units
+                said.note(sample)
             return
         seen = run.see(sample, units)
         if seen is ReportEffect.NOTHING:
@@ -343,15 +341,6 @@ class SpeedMeter:
             self._count_anew(total, said.total(self._unit))
         elif seen is ReportEffect.SECOND:
             self._arrive(run)
-        elif seen is ReportEffect.FELL_BACK:
-            self._lose(run.lost_units)
-
-    def _go_further(self, sample: Sample, units: float) -> None:
-        """Takes in a report from before the run: it says how far the job was, and nothing about speed."""
-        has_reported = self._run is not None and self._run.has_reported
-        if not has_reported and (self._before is None or units > self._before):
-            self._before = units
-            self._said.note(sample)
 
     def _choose_unit(self, sample: Sample) -> None:
         """Takes a better unit as soon as the job reports in it, and forgets what was measured in another."""
@@ -362,7 +351,7 @@ class SpeedMeter:
         self._unit = better
         if known is not None and known.field != better.field:
             self._before = self._ahead = None
-            self._learned.forget()
+            self._learned.asked = ()
             self._records = {footprint: SizeRecord() for footprint in self._records}
             if self._run is not None and self._footprint is not None:
                 self._run = RunTrack(self._run.began_s, self._records[self._footprint])
@@ -380,15 +369,6 @@ class SpeedMeter:
         before, first, gap = self._before or 0.0, run.first_units, run.gap_units
         advance = first - before if 0 < first - before < gap else gap
         self.transitions.progressed(max(run.began_s, run.first_s - run.gap_s * advance / gap))
-        if self._before is not None and first <= self._before:
-            self._lose(self._before - first + gap)
-
-    def _lose(self, units: float) -> None:
-        one_gpu, total = self._one_gpu_rate(self.curve()), self._said.total(self._unit)
-        if one_gpu is not None:
-            self.transitions.lost(units / one_gpu)
-        elif total:
-            self.transitions.lost(min(1.0, units / total) * self._work_s)
 
     def _leave_run(self) -> list[Sample]:
         """Ends the run, if there is one; returns the reports that waited for the next."""
@@ -444,8 +424,6 @@ def replay(meter: SpeedMeter, runs: Iterable[Run], samples: Sequence[Sample]) ->
         at = _feed(meter, samples, at, min(until_s, stopped_s))
         if run.asked_s is not None:
             meter.transitions.asked(run.asked_s)
-        if run.checkpointed_s is not None:
-            meter.transitions.checkpointed(run.checkpointed_s)
         if run.stopped_s is not None:
             meter.ended(run.stopped_s)
             at = _feed(meter, samples, at, until_s)

@@ -14,41 +14,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batuta.core.arrays import BoolArray, FloatArray
 
-PARAMETERS = 7
-"""In logs: α_c, β_c, α and β across nodes, α and β within a node; then the overlap, see `_overlap`."""
-MOST_OVERLAP = 9.0
-"""γ lies between 1 and 1 + this."""
+PARAMETERS = 7  # in logs: α_c, β_c, α and β across nodes, α and β within a node; then the logit of the overlap
+MOST_OVERLAP = 9.0  # γ lies between 1 and 1 + this
 _LOG_LIMIT = 60.0
-ERROR = 0.05
-"""Relative error of a measurement that is nothing special."""
-OUTLIER = 3.0
-"""From so many errors on a point counts linearly, not squared."""
+ERROR = 0.05  # relative error of a measurement that is nothing special
+OUTLIER = 3.0  # from so many errors on a point counts linearly, not squared
 COLD_STEPS, WARM_STEPS = 20, 8
-LEAST_GAIN = 1e-5
-"""The fit ends when a step reduces the loss of no problem by a larger share than this."""
+LEAST_GAIN = 1e-5  # the fit ends when a step reduces the loss of no problem by a larger share than this
 _EASY, _HARD = 1e-6, 1e8
 _FIXED, _BATCH, _WIDE, _WIDE_N, _NEAR, _NEAR_N, _OVERLAP = range(PARAMETERS)
-MOST_POINTS = 250
-"""The oldest point is forgotten when there are more."""
-OFF = 0.03
-"""A new point that the fit misses by more than this share calls for a new fit, …"""
-GROWTH = 1.3
-"""… and so do so many times as many points as it was made from, or a size larger than all of them."""
+MOST_POINTS = 250  # the oldest point is forgotten when there are more
+OFF = 0.03  # a new point that the fit misses by more than this share calls for a new fit, …
+GROWTH = 1.3  # … and so do so many times as many points as it was made from, or a size larger than all of them
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
-_NEAR_PASS = 0.5
-"""Doublings within which a point corrects others; a pass bends more sharply with the batch than a sync."""
-_DOUBT = 0.3
-"""How much of nothing is mixed into the corrections: far from all points the fit stands alone."""
-PRIOR_ERROR = 0.2
-"""Relative error of a step time of the prior."""
+_NEAR_PASS = 0.5  # doublings within which a point corrects others; a pass bends more sharply with the batch than a sync
+_DOUBT = 0.3  # how much of nothing is mixed into the corrections: far from all points the fit stands alone
+PRIOR_ERROR = 0.2  # relative error of a step time of the prior
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +44,14 @@ class Shapes:
     """What a step time depends on. Arrays of one shape; the last axis counts points."""
 
     gpus: FloatArray
-    batch: FloatArray
-    """Samples of one pass on one GPU; a relative number will do, if it is always the same one."""
-    wide: BoolArray
-    """Whether the GPUs lie on more than one node."""
+    batch: FloatArray  # samples of one pass on one GPU; a relative number will do, if it is always the same one
+    wide: BoolArray  # whether the GPUs lie on more than one node
 
 
 def log_times(
     parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """Logs of the seconds of a pass and of a step. Parameters broadcast over the points: (…, 1, 7).
-
-    `slower` is by how much a pass is known to take longer than by its form, in logs.
-    """
+    """Logs of the seconds of a pass, which is known to be `slower` in logs, and of a step; parameters: (…, 1, 7)."""
     forward = _Forward(parameters, shapes, slower)
     return forward.log_pass, forward.log_step
 
@@ -97,7 +80,7 @@ class _Forward:
         self.fixed_share = fixed / (fixed + by_batch)
         self.base_share = base / (base + by_gpu)
         self.log_sync = np.log(base + by_gpu)
-        self.overlap = _overlap(parameters[..., 6])
+        self.overlap = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(parameters[..., 6], -30.0, 30.0)))
         # exp(γ·(sync − pass)): how much more the one counts than the other.
         with np.errstate(over="ignore"):
             odds = np.exp(np.clip(self.overlap * (self.log_sync - self.log_pass), -500.0, 500.0))
@@ -125,19 +108,11 @@ class _Forward:
         return of_pass, of_step
 
 
-def _overlap(logit: FloatArray) -> FloatArray:
-    """γ from its parameter."""
-    gamma: NDArray[np.float64] = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(logit, -30.0, 30.0)))
-    return gamma
-
-
 class SyncPrior(NamedTuple):
     """What to expect of synchronising before it was measured. It is weak: a few points override it."""
 
-    sync: float = 0.1
-    """Its part of a pass, within a node."""
-    across: float = 3.0
-    """So many times as long across nodes."""
+    sync: float = 0.1  # its part of a pass, within a node
+    across: float = 3.0  # so many times as long across nodes
 
 
 DEFAULT_SYNC_PRIOR = SyncPrior()
@@ -150,20 +125,16 @@ class Points:
     shapes: Shapes
     pass_s: FloatArray
     step_s: FloatArray
-    error: FloatArray | float = ERROR
-    """Relative error of each point: larger for a prior than for a measurement."""
+    error: FloatArray | float = ERROR  # relative error of each point: larger for a prior than for a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
     """Parameters of every problem, and how sure they are."""
 
-    parameters: FloatArray
-    """(problems, 7)."""
-    covariance: FloatArray
-    """(problems, 7, 7): of the parameters, errors of the measurements and priors together."""
-    spread: FloatArray
-    """(problems,): standard deviation of the log errors that are left."""
+    parameters: FloatArray  # (problems, 7)
+    covariance: FloatArray  # (problems, 7, 7): of the parameters, errors of the measurements and priors together
+    spread: FloatArray  # (problems,): standard deviation of the log errors that are left
 
 
 def fit(
@@ -176,8 +147,8 @@ def fit(
 
     `expected` has what each problem expects of synchronising; None: the usual.
     """
-    target, weight = _prior(points, expected or [DEFAULT_SYNC_PRIOR] * len(points.step_s))
-    problem = _Problem(points, target, weight)
+    target = _prior(points, expected or [DEFAULT_SYNC_PRIOR] * len(points.step_s))
+    problem = _Problem(points, target)
     begin = _first_look(points, target)
     if steps is None:
         steps = COLD_STEPS if start is None or not np.isfinite(start).all() else WARM_STEPS
@@ -212,11 +183,10 @@ def _first_look(points: Points, target: FloatArray) -> FloatArray:
     return begin
 
 
-def _prior(points: Points, expected: Sequence[SyncPrior]) -> tuple[FloatArray, FloatArray]:
-    """What to expect before anything is measured (problems, 7), and the precision of it (7, 7).
+def _prior(points: Points, expected: Sequence[SyncPrior]) -> FloatArray:
+    """What to expect before anything is measured (problems, 7). It is weak: a few points override it.
 
-    Half of a pass is fixed; synchronising is as expected and grows slowly with the GPUs. All of this is
-    weak: a few points override it.
+    Half of a pass is fixed; synchronising is as expected and grows slowly with the GPUs.
     """
     sync, across = np.array(expected).reshape(-1, 2).T
     shapes = points.shapes
@@ -230,11 +200,11 @@ def _prior(points: Points, expected: Sequence[SyncPrior]) -> tuple[FloatArray, F
     target[:, _WIDE] = target[:, _NEAR] + np.log(across)
     target[:, _WIDE_N] = target[:, _WIDE] - 4.0
     target[:, _OVERLAP] = -2.0
-    return target, _PRECISION
+    return target
 
 
 def _make_precision() -> FloatArray:
-    """Beliefs on single parameters and on differences of two, each with its standard deviation."""
+    """The precision of the prior (7, 7): of single parameters and of differences of two, by standard deviation."""
     single = {_FIXED: 2.0, _BATCH: 2.0, _NEAR: 4.0, _OVERLAP: 2.0}
     paired = {(_NEAR_N, _NEAR): 1.5, (_WIDE_N, _WIDE): 1.5, (_WIDE, _NEAR): 1.0}
     precision = np.zeros((PARAMETERS, PARAMETERS))
@@ -255,17 +225,14 @@ def _median(values: FloatArray) -> FloatArray:
     count = np.isfinite(ordered).sum(axis=1)
     rows = np.arange(len(values))
     middle = (ordered[rows, np.maximum(count - 1, 0) // 2] + ordered[rows, count // 2 - (count == 0)]) / 2
-    low = ordered[rows, np.maximum(count - 1, 0) // 2]
-    middle = np.where(count % 2 == 1, low, middle)
     return np.where((count > 0) & (middle > 0), middle, 1.0)
 
 
 class _Problem:
     """All problems side by side."""
 
-    def __init__(self, points: Points, target: FloatArray, precision: FloatArray) -> None:
-        self.shapes = points.shapes
-        self.target, self.precision = target, precision
+    def __init__(self, points: Points, target: FloatArray) -> None:
+        self.shapes, self.target = points.shapes, target
         self.has_pass, self.has_step = _usable(points.pass_s), _usable(points.step_s)
         self.error = points.error
         self.log_pass = np.log(np.where(self.has_pass, points.pass_s, 1.0))
@@ -291,8 +258,7 @@ class _Problem:
         return parameters
 
     def errors(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
-        log_pass, log_step = log_times(parameters[:, None, :], self.shapes)
-        return self._scaled(log_pass, log_step)
+        return self._scaled(*log_times(parameters[:, None, :], self.shapes))
 
     def _scaled(self, log_pass: FloatArray, log_step: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Errors in units of what is nothing special; 0 where nothing was measured."""
@@ -303,7 +269,7 @@ class _Problem:
 
     def loss(self, parameters: FloatArray) -> FloatArray:
         away = parameters - self.target
-        total: FloatArray = np.einsum("bi,ij,bj->b", away, self.precision, away)
+        total: FloatArray = np.einsum("bi,ij,bj->b", away, _PRECISION, away)
         for error in self.errors(parameters):
             size = np.abs(error)
             huber = np.where(size <= OUTLIER, size**2, OUTLIER * (2 * size - OUTLIER))
@@ -313,8 +279,8 @@ class _Problem:
     def normal(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Second and first derivatives of half the loss, with outliers counted less."""
         log_pass, log_step, of_pass, of_step = log_times_and_slopes(parameters[:, None, :], self.shapes)
-        hessian = np.broadcast_to(self.precision, (len(parameters), PARAMETERS, PARAMETERS)).copy()
-        gradient = (parameters - self.target) @ self.precision
+        hessian = np.broadcast_to(_PRECISION, (len(parameters), PARAMETERS, PARAMETERS)).copy()
+        gradient = (parameters - self.target) @ _PRECISION
         errors = self._scaled(log_pass, log_step)
         for error, slope, there in zip(errors, (of_pass, of_step), (self.has_pass, self.has_step), strict=True):
             weight = there / np.maximum(np.abs(error) / OUTLIER, 1.0) / self.error**2
@@ -335,16 +301,15 @@ class _Problem:
 
 
 def _usable(seconds: FloatArray) -> BoolArray:
-    found: BoolArray = np.isfinite(seconds) & (seconds > 0)
-    return found
+    return np.isfinite(seconds) & (seconds > 0)
 
 
 def log_deviation(fits: Fits, rows: int, shapes: Shapes) -> FloatArray:
     """Standard deviation of the log of the step time of one problem at other shapes."""
     _, _, _, of_step = log_times_and_slopes(fits.parameters[rows], shapes)
     variance = np.einsum("pi,ij,pj->p", of_step, fits.covariance[rows], of_step)
-    deviation: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
-    return deviation
+    found: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
+    return found
 
 
 class Point(NamedTuple):
@@ -355,45 +320,28 @@ class Point(NamedTuple):
     batch: float
 
 
+@dataclass(slots=True, eq=False)
 class StepModel:
     """What is known of step times. Points come in one by one; `refit` fits many models at once."""
 
-    __slots__ = (
-        "_fits",
-        "_fitted",
-        "_measured",
-        "_misses",
-        "_place",
-        "_prior",
-        "expected",
-        "largest",
-        "stale",
-        "version",
-    )
-
-    def __init__(self, expected: SyncPrior = DEFAULT_SYNC_PRIOR) -> None:
-        self.expected = expected
-        """What it expects of synchronising before that was measured."""
-        self._measured: dict[Point, tuple[float, float]] = {}
-        self._prior: dict[Point, tuple[float, float]] = {}
-        self._fits: Fits | None = None
-        self._place = 0
-        self._fitted = 0
-        self._misses: tuple[FloatArray, FloatArray] | None = None
-        self.largest = 0
-        """The most GPUs that were measured."""
-        self.stale = False
-        self.version = 0
-        """Grows whenever a prediction may be another than before."""
+    expected: SyncPrior = DEFAULT_SYNC_PRIOR  # what it expects of synchronising before that was measured
+    largest: int = 0  # the most GPUs that were measured
+    stale: bool = False
+    version: int = 0  # grows whenever a prediction may be another than before
+    _measured: dict[Point, tuple[float, float]] = field(default_factory=dict)
+    _prior: dict[Point, tuple[float, float]] = field(default_factory=dict)
+    _fits: Fits | None = None
+    _place: int = 0
+    _fitted: int = 0
+    _misses: tuple[FloatArray, FloatArray] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._measured)
 
     def add(self, point: Point, pass_s: float, step_s: float) -> None:
         """Takes a measurement in; a later one at the same point replaces it. What is no time is ignored."""
-        if not (0 < step_s < math.inf and point.gpus > 0 and point.batch > 0):
-            return
-        if self._measured.get(point) == (pass_s, step_s):
+        is_time = 0 < step_s < math.inf and point.gpus > 0 and point.batch > 0
+        if not is_time or self._measured.get(point) == (pass_s, step_s):
             return
         self.stale |= (
             self._fits is None
@@ -415,15 +363,10 @@ class StepModel:
         self.stale = True
 
     def _is_off(self, point: Point, step_s: float) -> bool:
-        assert self._fits is not None
-        _, log_step = log_times(self._fits.parameters[self._place], shapes_of([point]))
-        return abs(float(log_step[0]) - math.log(step_s)) > OFF
+        return abs(float(self._fit_at(shapes_of([point]))[1][0]) - math.log(step_s)) > OFF
 
     def times_s(self, shapes: Shapes, places: dict[Point, list[int]] | None = None) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a pass and of a step at each shape: as measured, else predicted. Fit it first.
-
-        For repeated calls with the same shapes, pass their `indices_of`.
-        """
+        """Seconds of a pass and of a step at each shape: as measured, or by the fit; `places` are `indices_of`."""
         log_pass, log_step = self._corrected(shapes)
         pass_s, step_s = np.exp(log_pass), np.exp(log_step)
         if places is None:
@@ -485,8 +428,7 @@ def refit(models: Iterable[StepModel]) -> None:
     wide = np.zeros((len(rows), width), dtype=bool)
     times, error = np.full((len(rows), width, 2), np.nan), np.full((len(rows), width), ERROR)
     for row, (points, measured) in enumerate(rows):
-        own = shapes_of(points)
-        n = len(points)
+        own, n = shapes_of(points), len(points)
         gpus[row, :n], batch[row, :n], wide[row, :n] = own.gpus, own.batch, own.wide
         times[row, :n] = measured
         error[row, len(stale[row]._measured) : n] = PRIOR_ERROR
@@ -494,11 +436,8 @@ def refit(models: Iterable[StepModel]) -> None:
     for row, model in enumerate(stale):
         if model._fits is not None:
             start[row] = model._fits.parameters[model._place]
-    fits = fit(
-        Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error),
-        start,
-        expected=[model.expected for model in stale],
-    )
+    known = Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error)
+    fits = fit(known, start, expected=[model.expected for model in stale])
     for row, model in enumerate(stale):
         model._take(fits, row)
 
@@ -520,13 +459,12 @@ def indices_of(shapes: Shapes) -> dict[Point, list[int]]:
 
 def _near(there: FloatArray, here: FloatArray, width: float) -> FloatArray:
     """How near each is to each: 1 for the same, less for every doubling between them."""
-    weight: FloatArray = np.exp(-(((np.log2(there)[..., None] - np.log2(here)) / width) ** 2) / 2)
-    return weight
+    return np.exp(-(((np.log2(there)[..., None] - np.log2(here)) / width) ** 2) / 2)
 
 
 def _nearby(missed: FloatArray, near: FloatArray) -> FloatArray:
     """What was missed near each place; nothing where nothing was measured."""
     known = np.isfinite(missed)
     weight = near * known
-    mean: FloatArray = weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
-    return mean
+    found: FloatArray = weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
+    return found

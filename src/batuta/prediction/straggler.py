@@ -16,30 +16,23 @@ import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
 
-SHORTEST_S = 1e-3
-"""Below that a step is all noise: it counts as so long."""
+SHORTEST_S = 1e-3  # below that a step is all noise: it counts as so long
 _TWICE = math.log(2.0)
 _MOST = math.log(2.5)
-_NOISE_MEMORY = 0.05
-"""The weight of a step in the running mean of the noise: as if over the last twenty."""
+_NOISE_MEMORY = 0.05  # the weight of a step in the running mean of the noise: as if over the last twenty
 _SPEED_MEMORY = 0.2
-_NORMAL = 1.4826 / math.sqrt(2.0)
-"""From the median difference between two steps to a standard deviation, if noise were normal."""
-_FALSE_ALARM = 24.0
-"""-ln of how likely noise alone adds up so far, from one step on: once in 10^10."""
+_NORMAL = 1.4826 / math.sqrt(2.0)  # from the median difference between steps to a standard deviation of normal noise
+_FALSE_ALARM = 24.0  # -ln of how likely noise alone adds up so far, from one step on: once in 10^10
 MOST_RANKS = 16_384
-MOST_AHEAD = 64
-"""When a rank has reported so often while another was silent, that one is not waited for any more."""
+MOST_AHEAD = 64  # when a rank has reported so often while another was silent, that one is not waited for any more
 
 
 @dataclass(frozen=True, slots=True)
 class StragglerRules:
     """When a rank counts as slow."""
 
-    tolerated: float = 1.22
-    """So many times as long as the others is nothing: ranks have unequal work, and nodes differ."""
-    patience: int = 12
-    """So many steps in a row at twice the time, or the like of it, make a straggler."""
+    tolerated: float = 1.22  # so many times as long as the others is nothing: ranks have unequal work, and nodes differ
+    patience: int = 12  # so many steps in a row at twice the time, or the like of it, make a straggler
 
     def __post_init__(self) -> None:
         if not 1.0 < self.tolerated < 2.0:
@@ -52,16 +45,11 @@ class StragglerRules:
 class StragglerReport:
     """Some ranks are slower than the others."""
 
-    ranks: tuple[int, ...]
-    """The slow ones; the slowest first."""
-    of: int
-    """How many ranks were compared."""
-    own_s: float
-    """What the slowest needs for its part of a step, …"""
-    usual_s: float
-    """… and the median of all."""
-    steps: int
-    """For so long it has been adding up."""
+    ranks: tuple[int, ...]  # the slow ones; the slowest first
+    of: int  # how many ranks were compared
+    own_s: float  # what the slowest needs for its part of a step, …
+    usual_s: float  # … and the median of all
+    steps: int  # for so long it has been adding up
 
     @property
     def slowdown(self) -> float:
@@ -69,10 +57,7 @@ class StragglerReport:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the slow ranks are a minority, so that the median is what is usual.
-
-        Of two ranks one is always slower, and the other may be the unusual one.
-        """
+        """Whether the slow ranks are a minority: of two ranks one is always slower, and the other may be odd."""
         return 2 * len(self.ranks) < self.of
 
 
@@ -102,7 +87,8 @@ class StragglerDetector:
         slack = math.log(self._rules.tolerated)
         self._scores[known] = np.maximum(0.0, self._scores[known] + np.minimum(behind, _MOST) - slack)
         self._slow_for[:] = np.where(self._scores > 0.0, self._slow_for + 1, 0)
-        enough = self._enough(slack)
+        # What patience asks for, or more where noise alone would get there.
+        enough = max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
         if float(self._scores[known].max()) < enough:
             return None
         return self._report(known, math.exp(usual), enough)
@@ -114,10 +100,6 @@ class StragglerDetector:
         if jumps.size:
             middle = float(np.partition(jumps, jumps.size // 2)[jumps.size // 2])
             self._noise += _NOISE_MEMORY * (_NORMAL * middle - self._noise)
-
-    def _enough(self, slack: float) -> float:
-        """How much must add up: what patience asks for, or more where noise alone would get there."""
-        return max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
 
     def _report(self, known: IntArray, usual_s: float, enough: float) -> StragglerReport:
         """Report the ranks at the threshold and those halfway: all ranks of a slow node are slow."""
@@ -149,10 +131,8 @@ class RankRounds:
     __slots__ = ("_said", "_silent")
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[float, int, int]] = {}
-        """By rank: seconds of its own, steps, and reports, since the last round."""
-        self._silent: set[int] = set()
-        """Ranks that have spoken before, but not in this round."""
+        self._said: dict[int, tuple[float, int, int]] = {}  # by rank, since the last round: own seconds, steps, reports
+        self._silent: set[int] = set()  # ranks that have spoken before, but not in this round
 
     def add(self, rank: int, own_s: float, steps: int) -> FloatArray | None:
         """A rank has needed so long for so many steps. When all have spoken: by rank, seconds per step."""

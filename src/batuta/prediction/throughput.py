@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import attrgetter
 from statistics import median
@@ -19,48 +19,35 @@ LONGEST_WINDOW_S = 60.0
 OUTLIER = 4.0
 """A window so many times slower or faster than the median is no measurement: a machine slept, a clock jumped.
 What differs by less is part of the job: without its pauses every estimate would be too good."""
-LEAST_RATE = 1e-30
-"""So that one may divide by any rate."""
-ENOUGH_WINDOWS = 3
-"""Windows after the warm-up with which those of the warm-up are no longer needed."""
-WARMUP_S = 30.0
-"""After its first report a run is warming up for so long; a window ten times as long hardly feels it."""
-SKEW_S = 2.0
-"""A clock that goes back by less is only jitter."""
-SILENT_S = 60.0
-"""After so long without the rank that is followed, another that has got further takes its place."""
-BEYOND_ALL = 1e18
-"""No job counts this far; a larger number is a mistake."""
-LEAST_NOISE = 1e-6
-"""A smaller gradient noise scale is a mistake too."""
+LEAST_RATE = 1e-30  # so that one may divide by any rate
+ENOUGH_WINDOWS = 3  # windows after the warm-up with which those of the warm-up are no longer needed
+WARMUP_S = 30.0  # after its first report a run is warming up for so long; a window ten times as long hardly feels it
+SKEW_S = 2.0  # a clock that goes back by less is only jitter
+SILENT_S = 60.0  # after so long without the rank that is followed, another that has got further takes its place
+BEYOND_ALL = 1e18  # no job counts this far; a larger number is a mistake
+LEAST_NOISE = 1e-6  # a smaller gradient noise scale is a mistake too
 
 
 class Sample(NamedTuple):
-    """One report of a training script. None: not said.
+    """One report of a training script. None: not said. A tuple: a restarted server makes hundreds of thousands."""
 
-    A tuple and not a dataclass, because a server that starts again makes them by the hundred thousand.
-    """
-
-    time_s: float
-    """By the clock of the process that reports; the time of reading where the report has none."""
+    time_s: float  # by the clock of the process that reports; the time of reading where the report has none
     step: int | None = None
     total_steps: int | None = None
-    epoch: float | None = None
-    """Epochs finished so far."""
+    epoch: float | None = None  # epochs finished so far
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
     rank: int | None = None
-    noise_scale: float | None = None
-    """Samples in a step from which on more of them bring little: the gradient noise scale."""
+    noise_scale: float | None = None  # the gradient noise scale: from so many samples in a step on more bring little
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressUpdate(Progress):
-    """Where a job is and how fast. None: not known; a `curve` or `restart_s` of None has not changed."""
+class ProgressUpdate:
+    """Where a job is and how fast. A `curve` or `restart_s` of None has not changed."""
 
-    remaining_s: float | None = None
-    """Seconds left on one GPU of the reference type; None: no better estimate than the World's own."""
+    progress: Progress
+    remaining_s: float | None = None  # on one GPU of the reference type; None: the World's own estimate stands
     curve: SpeedCurve | None = None
     restart_s: float | None = None
 
@@ -75,8 +62,7 @@ class SizeSpeed:
     epoch_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A stretch of a run between two reports, and what was done in it."""
 
     seconds: float
@@ -84,10 +70,49 @@ class Window:
     steps: float | None = None
     samples: float | None = None
     epochs: float | None = None
-    is_early: bool = False
-    """Part of the warm-up after a start: caches are cold, kernels are being chosen."""
+    is_early: bool = False  # part of the warm-up after a start: caches are cold, kernels are being chosen
 
 
+@dataclass(slots=True)
+class _Ratio:
+    """How much of one count goes with one unit of work."""
+
+    above: float = 0.0
+    below: float = 0.0
+
+    def add(self, count: float | None, units: float) -> None:
+        if count is not None and 0 <= count < math.inf:
+            self.above += count
+            self.below += units
+
+    def value(self) -> float | None:
+        return self.above / self.below if self.below > 0 and self.above > 0 else None
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Units per epoch, from one end of an epoch to another: between them the count stands still."""
+
+    has_begun: bool = False
+    open_units: float = 0.0
+    units: float = 0.0
+    epochs: float = 0.0
+
+    def add(self, epochs: float | None, units: float) -> None:
+        if epochs is None or not 0 <= epochs < math.inf:
+            return
+        self.open_units += units
+        if epochs > 0:
+            if self.has_begun:
+                self.units += self.open_units
+                self.epochs += epochs
+            self.has_begun, self.open_units = True, 0.0
+
+    def value(self) -> float | None:
+        return self.units / self.epochs if self.epochs > 0 else None
+
+
+@dataclass(slots=True, eq=False)
 class SizeRecord:
     """Windows at one size, in bounded memory: a short run is seen finely, a long one by its last hour.
 
@@ -96,17 +121,13 @@ class SizeRecord:
     the speed, and a median of single steps would leave them out.
     """
 
-    __slots__ = ("_early", "_epochs", "_samples", "_settled", "_steps", "version", "window_s")
-
-    def __init__(self) -> None:
-        self.window_s = SHORTEST_WINDOW_S
-        self.version = 0
-        """Grows with every change."""
-        self._early: list[tuple[float, float]] = []
-        self._settled: list[tuple[float, float]] = []
-        self._steps = _Ratio()
-        self._samples = _Ratio()
-        self._epochs = _Marks()
+    window_s: float = SHORTEST_WINDOW_S
+    version: int = 0  # grows with every change
+    _early: list[tuple[float, float]] = field(default_factory=list)
+    _settled: list[tuple[float, float]] = field(default_factory=list)
+    _steps: _Ratio = field(default_factory=_Ratio)
+    _samples: _Ratio = field(default_factory=_Ratio)
+    _epochs: _Marks = field(default_factory=_Marks)
 
     def add(self, window: Window) -> None:
         self.version += 1
@@ -162,119 +183,38 @@ class SizeRecord:
             windows[:] = [(units * factor, seconds) for units, seconds in windows]
         self._steps.below *= factor
         self._samples.below *= factor
-        self._epochs.rescale(factor)
-
-
-class _Ratio:
-    """How much of one count goes with one unit of work."""
-
-    __slots__ = ("above", "below")
-
-    def __init__(self) -> None:
-        self.above = 0.0
-        self.below = 0.0
-
-    def add(self, count: float | None, units: float) -> None:
-        if count is not None and 0 <= count < math.inf:
-            self.above += count
-            self.below += units
-
-    def value(self) -> float | None:
-        return self.above / self.below if self.below > 0 and self.above > 0 else None
-
-
-class _Marks:
-    """Units per epoch, from one end of an epoch to another: between them the count stands still."""
-
-    __slots__ = ("_epochs", "_has_begun", "_open_units", "_units")
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self._open_units = 0.0
-        self._units = 0.0
-        self._epochs = 0.0
-
-    def add(self, epochs: float | None, units: float) -> None:
-        if epochs is None or not 0 <= epochs < math.inf:
-            return
-        self._open_units += units
-        if epochs > 0:
-            if self._has_begun:
-                self._units += self._open_units
-                self._epochs += epochs
-            self._has_begun, self._open_units = True, 0.0
-
-    def value(self) -> float | None:
-        return self._units / self._epochs if self._epochs > 0 else None
-
-    def rescale(self, factor: float) -> None:
-        self._open_units *= factor
-        self._units *= factor
+        self._epochs.open_units *= factor
+        self._epochs.units *= factor
 
 
 class ReportEffect(Enum):
-    """What a report meant."""
+    """What a report meant. From the second on it is known how much lies between two."""
 
     NOTHING = auto()
     FIRST = auto()
     SECOND = auto()
-    """Now it is known how much lies between two reports."""
     MOVED = auto()
-    FELL_BACK = auto()
-    """The script started again by itself, from an older checkpoint."""
 
 
+@dataclass(slots=True, eq=False)
 class RunTrack:
     """Follows one run at one size. All ranks do the same steps: one is enough, and has one clock."""
 
-    __slots__ = (
-        "_doubt",
-        "_first_s",
-        "_first_units",
-        "_open",
-        "_open_s",
-        "_open_units",
-        "_record",
-        "began_s",
-        "due_s",
-        "gap_s",
-        "gap_units",
-        "has_reported",
-        "last_s",
-        "lost_units",
-        "rank",
-        "units",
-    )
-
-    def __init__(self, began_s: float, record: SizeRecord) -> None:
-        self.began_s = began_s
-        self.rank: int | None = None
-        self.has_reported = False
-        self.units = 0.0
-        """How far it is; reached at `last_s`."""
-        self.last_s = math.inf
-        self.due_s = -math.inf
-        """A report before that only moves the open window's end; the caller may take this short way."""
-        self.gap_units = 0.0
-        self.gap_s = 0.0
-        self.lost_units = 0.0
-        """How much has to be done again because of the last fall."""
-        self._record = record
-        self._first_s = 0.0
-        self._first_units = 0.0
-        self._open: Sample | None = None
-        self._open_s = 0.0
-        self._open_units = 0.0
-        self._doubt: tuple[Sample, float, float] | None = None
-        """A report with a smaller count, that count, and how far the run was then."""
-
-    @property
-    def first_s(self) -> float:
-        return self._first_s
-
-    @property
-    def first_units(self) -> float:
-        return self._first_units
+    began_s: float
+    _record: SizeRecord
+    rank: int | None = None
+    has_reported: bool = False
+    units: float = 0.0  # how far it is; reached at `last_s`
+    last_s: float = math.inf
+    due_s: float = -math.inf  # a report before that only moves the open window's end: a short way for the caller
+    first_s: float = 0.0
+    first_units: float = 0.0
+    gap_s: float = 0.0  # between the first report and the second; so is `gap_units`
+    gap_units: float = 0.0
+    _open: Sample | None = None
+    _open_s: float = 0.0
+    _open_units: float = 0.0
+    _doubt: tuple[Sample, float, float] | None = None  # a report with a smaller count, that count, and how far it was
 
     def see(self, sample: Sample, units: float) -> ReportEffect:
         """Takes one report in; `units` is its count."""
@@ -294,26 +234,25 @@ class RunTrack:
         return ReportEffect.NOTHING
 
     def _begin(self, sample: Sample, units: float) -> None:
-        self._first_s, self._first_units = sample.time_s, units
+        self.first_s, self.first_units = sample.time_s, units
         self.gap_units = self.gap_s = 0.0
         self._anchor(sample, sample.time_s, units)
         self.due_s = -math.inf
 
     def _anchor(self, sample: Sample, time_s: float, units: float) -> None:
-        """Opens a window here."""
         self._open, self._open_s, self._open_units = sample, time_s, units
         self.last_s, self.units = time_s, units
         length_s = SHORTEST_WINDOW_S if self._is_warming_up() else self._record.window_s
         self.due_s = self._open_s + length_s
 
     def _is_warming_up(self) -> bool:
-        return self._open_s < self._first_s + WARMUP_S
+        return self._open_s < self.first_s + WARMUP_S
 
     def _advance(self, sample: Sample, units: float) -> ReportEffect:
         if sample.time_s < self.last_s - SKEW_S:
             # The clock was set back: the real time is unknown.
             if self.gap_units:
-                self._first_s += sample.time_s - self.last_s
+                self.first_s += sample.time_s - self.last_s
                 self._anchor(sample, sample.time_s, units)
             else:
                 self._begin(sample, units)
@@ -321,7 +260,7 @@ class RunTrack:
         self.last_s, self.units = max(self.last_s, sample.time_s), units
         is_second = not self.gap_units
         if is_second:
-            self.gap_units, self.gap_s = units - self._first_units, self.last_s - self._first_s
+            self.gap_units, self.gap_s = units - self.first_units, self.last_s - self.first_s
             self.due_s = self._open_s + SHORTEST_WINDOW_S
         if self.last_s >= self.due_s:
             self._close(sample)
@@ -349,14 +288,13 @@ class RunTrack:
         if doubt is None or doubt[2] != self.units or units < doubt[1]:
             self._doubt = sample, units, self.units
             return ReportEffect.NOTHING
-        start, start_units, before = doubt
+        start, start_units, _ = doubt
         if units == start_units or sample.time_s <= start.time_s:
             return ReportEffect.NOTHING
         self._doubt = None
         self._begin(start, start_units)
         self._advance(sample, units)
-        self.lost_units = before - start_units + self.gap_units
-        return ReportEffect.FELL_BACK
+        return ReportEffect.MOVED
 
 
 def _difference(start: float | None, end: float | None) -> float | None:
@@ -366,8 +304,7 @@ def _difference(start: float | None, end: float | None) -> float | None:
 class Unit(Enum):
     """Best first: steps of a known total, epochs of a known total; samples, steps, epochs without one.
 
-    Without a total, samples go first: they mean the same at every size, while a step at twice the GPUs is
-    often a batch twice as large.
+    Without a total, samples go first: a step at twice the GPUs is often a batch twice as large.
     """
 
     STEPS_OF_TOTAL = ("step", "total_steps")
@@ -379,42 +316,28 @@ class Unit(Enum):
     def __init__(self, field: str, total_field: str) -> None:
         self.field = field
         self.total_field = total_field
-        self.value_of: Callable[[Sample], float | None] = attrgetter(field)
-        """What a sample says in this unit, unchecked."""
+        self.value_of: Callable[[Sample], float | None] = attrgetter(field)  # of a sample, unchecked
 
     def count(self, sample: Sample) -> float | None:
-        """What a sample says in this unit, if that is a count."""
+        """Return what a sample says in this unit, if that is a count."""
         value = self.value_of(sample)
         return value if value is not None and 0 <= value < BEYOND_ALL else None
 
 
+@dataclass(slots=True, eq=False)
 class LatestReport:
     """The last value of each kind: a script need not repeat in every report what it has said once."""
 
-    __slots__ = (
-        "epoch",
-        "has_update",
-        "loss",
-        "noise_scale",
-        "step",
-        "time_s",
-        "total_epochs",
-        "total_steps",
-    )
-
-    def __init__(self) -> None:
-        self.time_s = -math.inf
-        self.step: int | None = None
-        self.total_steps: int | None = None
-        self.epoch: float | None = None
-        self.total_epochs: float | None = None
-        self.loss: float | None = None
-        self.noise_scale: float | None = None
-        self.has_update = False
-        """Set by every new report; the meter resets it when it publishes an update."""
+    time_s: float = -math.inf
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    loss: float | None = None
+    noise_scale: float | None = None
+    has_update: bool = False  # set by every new report; the meter resets it when it publishes an update
 
     def note(self, sample: Sample) -> None:
-        """Takes over what the sample says."""
         time_s, step, total_steps, epoch, total_epochs, _, loss, _, noise_scale = sample
         if time_s != self.time_s:
             self.time_s, self.has_update = time_s, True
@@ -432,7 +355,6 @@ class LatestReport:
             self.noise_scale = noise_scale
 
     def total(self, unit: Unit | None) -> float | None:
-        """How much there is to do in this unit."""
         if unit is Unit.STEPS_OF_TOTAL:
             return self.total_steps
         return self.total_epochs if unit is Unit.EPOCHS_OF_TOTAL else None

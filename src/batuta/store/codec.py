@@ -39,10 +39,8 @@ from batuta.core.reason import Evidence, Reason
 from batuta.store.errors import CodecError, UnknownEventError
 
 Convert: TypeAlias = Callable[[Any], Any]
-TAG = "type"
-"""The key that says which of several dataclasses an object is."""
-RARE = "rare"
-"""In the metadata of a field that is nearly always None: then nothing is written."""
+TAG = "type"  # the key that says which of several dataclasses an object is
+RARE = "rare"  # in the metadata of a field that is nearly always None: then nothing is written
 
 
 class ValueCodec(NamedTuple):
@@ -95,9 +93,10 @@ def codec_of(hint: Any) -> ValueCodec:
         return _container_codec(hint, origin, args)
     if isinstance(hint, type):
         if issubclass(hint, Enum):
-            return ValueCodec(_write_enum, _enum_reader(hint))
+            return ValueCodec(attrgetter("name"), _enum_reader(hint))
         if issubclass(hint, tuple) and hasattr(hint, "_fields"):
-            return _named_tuple_codec(hint)
+            hints = get_type_hints(hint)
+            return _row_codec([codec_of(hints[name]) for name in hint._fields], lambda values: hint(*values))
         if is_dataclass(hint):
             return _dataclass_codec(hint)
     raise TypeError(f"no codec for the type {hint}")
@@ -111,10 +110,6 @@ def _write_number(value: float) -> float | str:
 
 def _read_number(value: Any) -> Any:
     return float(value) if type(value) is str else value
-
-
-def _write_enum(value: Enum) -> str:
-    return value.name
 
 
 def _enum_reader(kind: type[Enum]) -> Convert:
@@ -195,11 +190,6 @@ def _row_codec(items: Sequence[ValueCodec], build: Convert) -> ValueCodec:
     )
 
 
-def _named_tuple_codec(kind: Any) -> ValueCodec:
-    hints = get_type_hints(kind)
-    return _row_codec([codec_of(hints[name]) for name in kind._fields], lambda values: kind(*values))
-
-
 def _dataclass_codec(kind: Any) -> ValueCodec:
     hints = get_type_hints(kind)
     codecs: list[tuple[str, ValueCodec]] = []
@@ -264,8 +254,7 @@ def _same(value: Any) -> Any:
 
 
 _LENGTH = struct.Struct("<I")
-_LEVEL = 1
-"""Higher levels of zlib gain a tenth in size for several times the time (benchmarks/store.py)."""
+_LEVEL = 1  # higher levels of zlib gain a tenth in size for several times the time (benchmarks/store.py)
 _WIDTHS = tuple(np.dtype(name) for name in ("<i1", "<i2", "<i4", "<i8"))
 
 
@@ -451,17 +440,14 @@ def _read_special(listed: list[Any], arrays: Arrays) -> Special:
     return special
 
 
-def _write_phases(phases: Phases) -> list[Any]:
-    return [phases.marks.tolist(), phases.per_s.tolist()]
-
-
-def _read_phases(value: Any) -> Phases:
-    marks, per_s = value
-    return Phases(np.array(marks, np.float64), np.array(per_s, np.float64))
-
-
-register_codec(Phases, ValueCodec(_write_phases, _read_phases))
-OUTLOOKS = codec_of(dict[str, Outlook])
+register_codec(
+    Phases,
+    ValueCodec(
+        lambda phases: [phases.marks.tolist(), phases.per_s.tolist()],
+        lambda value: Phases(*(np.array(column, np.float64) for column in value)),
+    ),
+)
+OUTLOOKS = dict[str, Outlook]
 
 VERSION = 1
 _NONE = no_decisions()

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from batuta.store.errors import SchemaError
 
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
+_WORDS = {
+    "INTEGER": "BIGINT",  # SQLite's holds 64 bits, PostgreSQL's 32
+    "REAL": "DOUBLE PRECISION",  # the same
+    "BLOB": "BYTEA",
+    "WITHOUT ROWID": "",  # how SQLite lays out a table
+}
+_WORD = re.compile(rf"--[^\n]*|'[^']*'|\b(?P<word>{'|'.join(_WORDS)})\b")
+_PLACE = re.compile(r"\?(\d*)")
+_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 @dataclass(slots=True, eq=False)
@@ -26,8 +35,7 @@ class Batch:
 
     statements: list[Statement]
     is_written: bool = False
-    changed: int | None = None
-    """The rows that its last statement changed, if the database has reported it."""
+    changed: int | None = None  # rows that its last statement changed, if the database has reported it
 
 
 class Database(ABC):
@@ -38,17 +46,13 @@ class Database(ABC):
     Exactly once: the next commit writes what a failed one left behind, unless that was written; never twice.
     """
 
-    name: str
-    """Its name in messages, without secrets."""
+    name: str  # its name in messages, without secrets
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._staged: list[Statement] = []
-        self._tried: list[Batch] = []
-        """Batches whose commit has failed, oldest first."""
+        self._tried: list[Batch] = []  # batches whose commit has failed, oldest first
         self._staged_values: dict[Hashable, Any] = {}
-
-    # ------------------------------------------------------------------------------------------------ reading
 
     @abstractmethod
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -57,8 +61,6 @@ class Database(ABC):
     def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
         found = self.rows(sql, *values)
         return found[0] if found else None
-
-    # ------------------------------------------------------------------------------------------------ writing
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -77,12 +79,6 @@ class Database(ABC):
         """Return what was staged under a key and is not committed yet, else None."""
         with self._lock:
             return self._staged_values.get(key)
-
-    @property
-    def staged(self) -> int:
-        """Statements that wait for the next commit."""
-        with self._lock:
-            return len(self._staged) + sum(len(batch.statements) for batch in self._tried)
 
     def commit(self) -> None:
         """Make all that is staged durable, together. If it fails, all stays staged for the next attempt."""
@@ -108,12 +104,6 @@ class Database(ABC):
     def _write(self, batch: Batch) -> None:
         """Write a batch that is not written yet: all of it, or nothing. The caller holds the lock."""
 
-    # -------------------------------------------------------------------------------------------- maintenance
-
-    @abstractmethod
-    def size_bytes(self) -> int:
-        """Return the space that the database takes on disk."""
-
     @abstractmethod
     def reclaim_space(self) -> None:
         """Return some of the space of deleted rows to the disk."""
@@ -121,16 +111,6 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all connections. What is staged and not committed is dropped."""
-
-
-_WORDS = {
-    "INTEGER": "BIGINT",  # SQLite's holds 64 bits, PostgreSQL's 32
-    "REAL": "DOUBLE PRECISION",  # the same
-    "BLOB": "BYTEA",
-    "WITHOUT ROWID": "",  # how SQLite lays out a table
-}
-_WORD = re.compile(rf"--[^\n]*|'[^']*'|\b(?P<word>{'|'.join(_WORDS)})\b")
-_PLACE = re.compile(r"\?(\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +122,10 @@ class Dialect:
     the name of the connected user (use `"user"`).
     """
 
-    begin: str
-    """Begins a transaction that excludes other writers."""
-    find_table: str
-    """Returns a row if the table exists whose name is its one value."""
-    translate: Callable[[str], str]
-    """Turns a statement of a migration into this database's SQL."""
-    is_statement_error: Callable[[Exception], bool]
-    """Whether an error means that the statement is wrong, so that a retry would fail too."""
+    begin: str  # begins a transaction that excludes other writers
+    find_table: str  # returns a row if the table exists whose name is its one value
+    translate: Callable[[str], str]  # turns a statement of a migration into this database's SQL
+    is_statement_error: Callable[[Exception], bool]  # whether the statement is wrong: a retry would fail too
 
 
 def to_postgres_ddl(sql: str) -> str:
@@ -164,11 +140,7 @@ def to_postgres_query(sql: str) -> bytes:
     return _PLACE.sub(lambda found: f"${found[1] or next(numbers)}", sql).encode()
 
 
-_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     """One step from a schema to the next."""
 
     version: int
@@ -239,10 +211,7 @@ def require_newest_schema(connection: Connection, name: str, dialect: Dialect = 
 
 
 def migrate(
-    connection: Connection,
-    name: str,
-    migrations: Sequence[Migration] | None = None,
-    dialect: Dialect = SQLITE,
+    connection: Connection, name: str, migrations: Sequence[Migration] | None = None, dialect: Dialect = SQLITE
 ) -> list[int]:
     """Migrate a database to the newest schema; return the versions that were applied.
 

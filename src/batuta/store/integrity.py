@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.engine.soundness import Finding, error, note, ok, warning
 from batuta.store.sqlite import APPLICATION_ID
 
-SLOW_BYTES = 512 << 20
-"""Up to this size a check reads the whole journal; that takes a few seconds."""
-LARGE_WAL_BYTES = 256 << 20
-"""SQLite checkpoints the write-ahead log at 64 MiB, unless a reader stays open for hours."""
+SLOW_BYTES = 512 << 20  # up to this size a check reads the whole journal; that takes a few seconds
+LARGE_WAL_BYTES = 256 << 20  # SQLite checkpoints the write-ahead log at 64 MiB, unless a reader stays open for hours
 LARGE_BYTES = 8 << 30
-MUCH_PER_DAY = 5_000_000
-"""Events; a cluster of ten thousand GPUs produces fewer."""
-_STALE_EVENTS = 200_000
-"""A snapshot is due every 20,000 events: at ten times that, saving fails."""
+MUCH_PER_DAY = 5_000_000  # events; a cluster of ten thousand GPUs produces fewer
+_STALE_EVENTS = 200_000  # a snapshot is due every 20,000 events: at ten times that, saving fails
 _MOVE_AWAY = "move it away with its -wal and -shm, and put back a copy or begin with an empty one"
 _OPEN_S = 5.0
 
@@ -34,8 +30,7 @@ class JournalStats:
     first_seq: int
     last_seq: int
     snapshot_seq: int
-    seconds: float
-    """Between the first event that is kept and the last."""
+    seconds: float  # between the first event that is kept and the last
 
 
 def check_journal(path: Path, *, full: bool = False) -> Iterator[Finding]:
@@ -44,7 +39,9 @@ def check_journal(path: Path, *, full: bool = False) -> Iterator[Finding]:
         yield note("journal", "there is none yet", "batuta up makes it")
         return
     try:
-        with _reading(path) as connection:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=_OPEN_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = ON")
             yield from _check(connection, path, full)
     except sqlite3.DatabaseError as trouble:
         yield error("journal", f"cannot be read: {trouble}", _MOVE_AWAY)
@@ -110,15 +107,6 @@ def _facts(connection: sqlite3.Connection, path: Path) -> JournalStats:
         snapshot or 0,
         max(0.0, last_s - first_s),
     )
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection."""
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=_OPEN_S, isolation_level=None)) as connection:
-        connection.execute("PRAGMA query_only = ON")
-        yield connection
 
 
 def _size_of(path: Path) -> int:

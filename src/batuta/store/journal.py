@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,8 +44,7 @@ class JournalReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._base: tuple[int, Decisions] | None = None
-        """Cache of the last plan that others were written as changes of."""
+        self._base: tuple[int, Decisions] | None = None  # cache of the last plan that others were written as changes of
 
     @property
     def first_seq(self) -> int:
@@ -65,35 +64,30 @@ class JournalReader:
 
     def read(self, from_seq: int = 0, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
         """Return up to `limit` events from number `from_seq` on. Plans are faster without decisions."""
-        found = self._database.rows("SELECT seq, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", from_seq, limit)
-        return self._entries(found, decisions)
-
-    def events_after(self, seq: int, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
-        """Return the events after `seq`, as for a client that reconnects with Last-Event-ID."""
-        return self.read(seq + 1, limit, decisions=decisions)
+        texts = self.texts_after(from_seq - 1, limit)
+        return [JournalEntry(seq, self._event(seq, body, decisions)) for seq, body in texts]
 
     def texts_after(self, seq: int, limit: int = PAGE) -> list[StoredEvent]:
-        """Return the same as stored JSON, without decoding it."""
+        """Return the events after `seq` as stored JSON, as for a client that reconnects with Last-Event-ID."""
         sql = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
         return [StoredEvent(*row) for row in self._database.rows(sql, seq, limit)]
 
     def all_after(self, seq: int = 0, *, decisions: bool = True) -> Iterator[JournalEntry]:
         """Yield all events after `seq`, a page at a time."""
-        while page := self.events_after(seq, decisions=decisions):
+        while page := self.read(seq + 1, decisions=decisions):
             yield from page
             seq = page[-1].seq
 
-    def of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[JournalEntry]:
-        """Return events about one job, and plans that change it (without decisions), oldest first."""
-        return self._entries(self._rows_of_job(job, after, limit), decisions=False)
-
     def texts_of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[StoredEvent]:
-        return [StoredEvent(*row) for row in self._rows_of_job(job, after, limit)]
-
-    def decisions_at(self, seq: int) -> Decisions | None:
-        """Return the decisions of the last plan up to and including event `seq`; None when there is none."""
-        row = self._database.row("SELECT seq FROM plans WHERE seq <= ? ORDER BY seq DESC LIMIT 1", seq)
-        return None if row is None else self._decisions(row[0])
+        """Return events about one job, and plans that change it, oldest first."""
+        key = storable_text(job)
+        rows = self._database.rows(
+            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
+            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
+            "ORDER BY seq LIMIT ?",
+            *(key, after, key, after, limit),
+        )
+        return [StoredEvent(*row) for row in rows]
 
     def seq_at(self, time_s: float) -> int:
         """Return the number of the last event before a time; the one before the oldest when there is none.
@@ -109,18 +103,6 @@ class JournalReader:
 
     def _one(self, sql: str, *values: Any) -> tuple[Any, ...]:
         return self._database.rows(sql, *values)[0]
-
-    def _rows_of_job(self, job: JobId, after: int, limit: int) -> list[tuple[Any, ...]]:
-        key = storable_text(job)
-        return self._database.rows(
-            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
-            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
-            "ORDER BY seq LIMIT ?",
-            *(key, after, key, after, limit),
-        )
-
-    def _entries(self, rows: Iterable[tuple[Any, ...]], decisions: bool) -> list[JournalEntry]:
-        return [JournalEntry(seq, self._event(seq, body, decisions)) for seq, body in rows]
 
     def _event(self, seq: int, body: str, decisions: bool) -> Event:
         try:
@@ -147,10 +129,8 @@ class JournalReader:
 _ADD_EVENT = "INSERT INTO events (seq, time_s, job, body) VALUES (?, ?, ?, ?)"
 _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
-_CHUNK, _PAUSE_S = 2_000, 0.005
-"""Events that are pruned in one transaction, and the pause after it, so that the engine never waits long."""
-_FEW = 64
-"""Fewer decisions than this are always written in full: a change would not be smaller."""
+_CHUNK, _PAUSE_S = 2_000, 0.005  # events pruned in one transaction, and the pause after it: the engine must not wait
+_FEW = 64  # fewer decisions than this are always written in full: a change would not be smaller
 
 
 @dataclass(slots=True)
@@ -160,8 +140,7 @@ class _BasePlan:
     seq: int
     decisions: Decisions
     size_bytes: int
-    change_bytes: int = 0
-    """The size of all changes of it since."""
+    change_bytes: int = 0  # the size of all changes of it since
 
 
 class JournalWriter(JournalReader):
@@ -177,8 +156,7 @@ class JournalWriter(JournalReader):
         self.snapshots = Snapshots(self.database, self)
         self._last_seq = self._committed_seq = super().durable_seq
         self._listeners: list[Callable[[int], None]] = []
-        self._plan_base: _BasePlan | None = None
-        """None after a start: the first plan is written in full."""
+        self._plan_base: _BasePlan | None = None  # none after a start: the first plan is written in full
 
     @property
     def last_seq(self) -> int:
@@ -198,9 +176,12 @@ class JournalWriter(JournalReader):
         body = encode(event if plan is None else without_decisions(plan))
         with self.database.exclusive():
             seq = self._last_seq + 1
-            statements: list[Statement] = [(_ADD_EVENT, (seq, _column_time(event), key, body))]
+            # NaN becomes None: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others.
+            time_s = None if math.isnan(event.time_s) else float(event.time_s)
+            statements: list[Statement] = [(_ADD_EVENT, (seq, time_s, key, body))]
             if plan is not None:
-                statements += self._plan_statements(seq, plan)
+                statements.append((_ADD_PLAN, (seq, *self._pack(seq, plan.plan.decisions))))
+                statements += [(_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(plan)]
             # The task outlives its event, which may be pruned while the job still waits.
             elif isinstance(event, JobSubmitted) and event.task:
                 statements.append((Tasks.PUT, (key, require_storable(event.task))))
@@ -208,10 +189,7 @@ class JournalWriter(JournalReader):
             self._last_seq = seq
 
     def commit(self) -> int:
-        """Make all that was appended durable; return the number of the last event.
-
-        JournalUnavailable when the disk is full or the server does not answer: nothing is lost, retry.
-        """
+        """Make all that was appended durable; return its last number. JournalUnavailable when that fails: retry."""
         with self.database.exclusive():
             seq = self._last_seq
             self.database.commit()
@@ -222,23 +200,13 @@ class JournalWriter(JournalReader):
         return seq
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `listener` with the last number after each commit, in that thread; it must not raise.
-
-        Return a function that unsubscribes it.
-        """
+        """Call `listener`, which must not raise, with the last number after each commit; return its unsubscribe."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def close(self) -> None:
         """Close the database. What was appended and not committed is dropped."""
         self.database.close()
-
-    def _plan_statements(self, seq: int, event: Planned) -> list[Statement]:
-        base, block = self._pack(seq, event.plan.decisions)
-        return [
-            (_ADD_PLAN, (seq, base, block)),
-            *((_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(event)),
-        ]
 
     def _pack(self, seq: int, decisions: Decisions) -> tuple[int, bytes]:
         """Pack the decisions as a change of the last full ones, unless all changes would outgrow those."""
@@ -278,9 +246,3 @@ class JournalWriter(JournalReader):
             self.database.reclaim_space()
             time.sleep(_PAUSE_S)
         return start - begin
-
-
-def _column_time(event: Event) -> float | None:
-    """Return None for NaN: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others."""
-    time_s = float(event.time_s)
-    return None if math.isnan(time_s) else time_s

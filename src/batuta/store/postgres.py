@@ -26,12 +26,7 @@ import psycopg
 from psycopg import errors as pg
 
 from batuta.store.database import Batch, Database, Statement, to_postgres_query
-from batuta.store.errors import (
-    JournalRewoundError,
-    StoreError,
-    StoreUnavailableError,
-    WriterReplacedError,
-)
+from batuta.store.errors import JournalRewoundError, StoreError, StoreUnavailableError, WriterReplacedError
 from batuta.store.postgres_connection import (
     Connection,
     Connector,
@@ -163,8 +158,7 @@ def _with_rows(sql: str, size: int) -> bytes:
     return to_postgres_query(found[1] + ", ".join([found[2]] * size))
 
 
-LOCK_WAIT_S = 5.0
-"""How long to wait for a lock whose holder may be exiting."""
+LOCK_WAIT_S = 5.0  # how long to wait for a lock whose holder may be exiting
 _RECONNECT_WAIT_S = 1.0
 _BEGIN_TERM = b"UPDATE writer SET term = term + 1 RETURNING term, commits"
 _READ_TERM = b"SELECT term, commits FROM writer"
@@ -176,13 +170,9 @@ class PostgresWriter:
     """Writes batches over one connection, and reconnects when it breaks. The caller serialises calls."""
 
     def __init__(self, connector: Connector, lock_wait_s: float = LOCK_WAIT_S) -> None:
-        self._connector = connector
-        self._address = connector.address
-        self._name = connector.address.name
-        self._unconfirmed: Batch | None = None
-        """The batch that was sent and not answered."""
-        self._fatal: StoreError | None = None
-        """The error after which this writer never writes again."""
+        self._connector, self._address, self._name = connector, connector.address, connector.address.name
+        self._unconfirmed: Batch | None = None  # the batch that was sent and not answered
+        self._fatal: StoreError | None = None  # the error after which this writer never writes again
         self._connection: Connection | None = connector.writer()
         try:
             self._term, self._commits = self._begin(self._connection, lock_wait_s)
@@ -213,7 +203,10 @@ class PostgresWriter:
                 self._send(connection, batch)
             except psycopg.Error as error:
                 if not is_connection_lost(connection, error):
-                    self._roll_back(connection)
+                    with suppress(psycopg.Error):
+                        connection.execute(b"ROLLBACK")
+                    if connection.closed:
+                        self.close()
                     raise self._failure(connection, error) from error
                 self._disconnect(batch)
                 if is_last:
@@ -232,8 +225,6 @@ class PostgresWriter:
             self._connection.close()
             self._connection = None
 
-    # ------------------------------------------------------------------------------------------------ sending
-
     def _send(self, connection: Connection, batch: Batch) -> None:
         # The client waits only at the end of the pipeline. An error in it skips the COMMIT too.
         with connection.pipeline():
@@ -244,12 +235,6 @@ class PostgresWriter:
             connection.execute(b"COMMIT")
         batch.changed = last.rowcount
 
-    def _roll_back(self, connection: Connection) -> None:
-        with suppress(psycopg.Error):
-            connection.execute(b"ROLLBACK")
-        if connection.closed:
-            self.close()
-
     def _failure(self, connection: Connection, error: psycopg.Error) -> StoreError:
         if isinstance(error, pg.NotNullViolation) and error.diag.table_name == "writer":
             try:
@@ -259,8 +244,6 @@ class PostgresWriter:
             except psycopg.Error as found:
                 return translate_error(found, self._name)
         return translate_error(error, self._name)
-
-    # --------------------------------------------------------------------------------------------- connection
 
     def _disconnect(self, batch: Batch) -> None:
         self._unconfirmed = batch
@@ -333,17 +316,13 @@ def _only_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[int, int]:
 
 
 class PostgresDatabase(Database):
-    """A database on a PostgreSQL server.
-
-    While the server does not answer, reads and writes raise StoreUnavailableError; later both work again.
-    """
+    """A database on a PostgreSQL server. Reads and writes raise StoreUnavailableError while it does not answer."""
 
     def __init__(self, url: str, *, read_only: bool = False, lock_wait_s: float = LOCK_WAIT_S) -> None:
         super().__init__()
         address = parse_url(url)
         self.name = address.name
         self.schema = address.schema
-        self.read_only = read_only
         connector = Connector(address)
         self._writer: PostgresWriter | None = None
         self._closed = False
@@ -374,16 +353,6 @@ class PostgresDatabase(Database):
         if self._writer is None:
             raise StoreError(f"{self.name} is {'closed' if self._closed else 'opened for reading only'}")
         self._writer.write(batch)
-
-    def size_bytes(self) -> int:
-        """Return the space that the tables and their indexes take on the server."""
-        (size,) = self.rows(
-            "SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint "
-            "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-            "WHERE nspname = ? AND relkind = 'r'",
-            self.schema,
-        )[0]
-        return int(size)
 
     def reclaim_space(self) -> None:
         """Do nothing: the server's autovacuum frees the space for new rows."""

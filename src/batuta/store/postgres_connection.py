@@ -40,13 +40,10 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresAddress:
     """One journal on one server. Several may be in one database, each in a schema of its own."""
 
-    url: str
-    """For libpq; it may have a password in it."""
+    url: str  # for libpq; it may have a password in it
     schema: str
-    name: str
-    """For messages: without a password."""
-    options: frozenset[str]
-    """The options that the URL sets, which override the defaults."""
+    name: str  # for messages: without a password
+    options: frozenset[str]  # the options that the URL sets, which override the defaults
 
 
 def parse_url(url: str) -> PostgresAddress:
@@ -81,8 +78,7 @@ def _without_values(message: str) -> str:
     return re.sub(r'"[^"]*"', "…", message).strip()
 
 
-_LOST = ("08", "57P", "25P03", "25P04")
-"""Prefixes of SQLSTATE when the connection broke, the server starts or stops, or ended the session."""
+_LOST = ("08", "57P", "25P03", "25P04")  # SQLSTATEs of a broken connection or session, and of a stopping server
 
 _BUSY = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure, pg.QueryCanceled)
 
@@ -249,8 +245,7 @@ def already_running(connection: Connection, address: PostgresAddress) -> Already
         holder = connection.execute(_HOLDER, (lock_key(address.schema),)).fetchone()
     who = f"{holder[0]}, from {holder[1]}, since {holder[2]}" if holder else "it did not say which"
     return AlreadyRunningError(
-        f"another server writes to {address.name} ({who}); stop it, or name another schema with ?schema=",
-        None,
+        f"another server writes to {address.name} ({who}); stop it, or name another schema with ?schema=", None
     )
 
 

@@ -14,10 +14,8 @@ from enum import Enum
 from batuta.core.job import JobId
 from batuta.store.database import Database, require_storable, storable_text
 
-MOST_DIGITS = 15
-"""Of an id that counts as a number: every database, and JSON in a browser, represents it exactly."""
-TOKEN_PREFIX = "batuta_"
-"""Lets users and secret scanners recognise a token."""
+MOST_DIGITS = 15  # of an id that counts as a number: every database, and JSON in a browser, represents it exactly
+TOKEN_PREFIX = "batuta_"  # lets users and secret scanners recognise a token
 
 
 class _TextTable:
@@ -26,8 +24,7 @@ class _TextTable:
     _table: str
     _key: str
     _value: str
-    PUT: str
-    """Inserts a text, or replaces the one with the same key."""
+    PUT: str  # inserts a text, or replaces the one with the same key
 
     def __init_subclass__(cls) -> None:
         cls.PUT = (
@@ -47,14 +44,11 @@ class _TextTable:
             text = None if row is None else row[0]
         return text
 
-    def all(self) -> dict[str, str]:
-        """Return everything that is committed."""
-        return dict(self._database.rows(f"SELECT {self._key}, {self._value} FROM {self._table}"))
-
     def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
         return self.PUT, (storable_text(key), require_storable(value))
 
-    def _stage(self, key: str, value: str) -> None:
+    def stage(self, key: str, value: str) -> None:
+        """Set a text with the next commit."""
         self._database.stage([self._statement(key, value)], (self._table, storable_text(key)), value)
 
 
@@ -62,9 +56,6 @@ class Tasks(_TextTable):
     """What each job runs, as JSON. The journal fills it from the task of `JobSubmitted`."""
 
     _table, _key, _value = "tasks", "job_id", "task_json"
-
-    def stage(self, job: JobId, task_json: str) -> None:
-        self._stage(job, task_json)
 
     def largest_number(self) -> int:
         """Return the largest committed id that is a decimal number; 0 when there is none."""
@@ -80,9 +71,6 @@ class Results(_TextTable):
     """What each job returned, as JSON."""
 
     _table, _key, _value = "results", "job_id", "value"
-
-    def stage(self, job: JobId, value: str) -> None:
-        self._stage(job, value)
 
 
 class Settings(_TextTable):
@@ -138,12 +126,13 @@ class Tokens:
 
     def find(self, token: str) -> Token | None:
         """Return the user and role of a token; None for an unknown one."""
-        sql = 'SELECT hash, "user", role, created FROM tokens WHERE hash = ?'
-        row = self._database.row(sql, hash_of(token))
-        return None if row is None else Token(row[0], row[1], Role(row[2]), row[3])
+        return next(iter(self._select("WHERE hash = ?", hash_of(token))), None)
 
     def all(self) -> list[Token]:
-        rows = self._database.rows('SELECT hash, "user", role, created FROM tokens ORDER BY created, hash')
+        return self._select("ORDER BY created, hash")
+
+    def _select(self, which: str, *values: str) -> list[Token]:
+        rows = self._database.rows(f'SELECT hash, "user", role, created FROM tokens {which}', *values)
         return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
 
     def revoke(self, hash_: str) -> bool:

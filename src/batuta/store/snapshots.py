@@ -35,17 +35,31 @@ from batuta.store.errors import CodecError, RecoveryError, StoreError
 if TYPE_CHECKING:
     from batuta.store.journal import JournalReader
 
-IMAGE_VERSION = 2
-"""Changes when an older image would be misread; then the journal is replayed."""
+IMAGE_VERSION = 2  # changes when an older image would be misread; then the journal is replayed
 _COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back", "crowd_s")
-_NUMBER, _NODES, _JOBS, _QUOTA = (codec_of(kind) for kind in (float, list[Node], list[Job], Quota))
-_FLAVORS = codec_of(dict[str, Flavors])
-_PROGRESS = codec_of(dict[str, Progress])
-_CHECKPOINTS = codec_of(dict[str, float | None])
-_USAGE, _IDLE, _LOADS = (codec_of(kind) for kind in (dict[int, Usage], dict[str, Idle], dict[str, float]))
-_LEAVING = codec_of(dict[str, Placement])
-_TRIALS = codec_of(dict[str, tuple[TrialMeasurement, ...]])
-_PLACEMENTS, _REACH = codec_of(list[Placement | None]), codec_of(dict[NodeRequirements, list[int]])
+_OF_WORLD: dict[str, Any] = {
+    "version": int,
+    "now_s": float,
+    "policy": str,
+    "demand_generation": int,
+    "progress": dict[str, Progress],
+    "leaving": dict[str, Placement],
+    "usage": dict[int, Usage],
+    "idle": dict[str, Idle],
+    "loads": dict[str, float],
+    "trials": dict[str, tuple[TrialMeasurement, ...]],
+    "quota": Quota,
+    "flavors": dict[str, Flavors],
+    "reach": dict[NodeRequirements, list[int]],
+}
+"""Attributes of the World that are stored as they are."""
+_ADDED_LATER = frozenset(("policy", "demand_generation", "progress", "leaving", "usage", "idle", "loads", "trials"))
+"""What an image of an older version may lack."""
+_NODES, _JOBS, _PLACEMENTS = list[Node], list[Job], list[Placement | None]
+_CHECKPOINTS = dict[str, float | None]
+KEPT_SNAPSHOTS = 2
+_PAST: Any = codec_of(PastJob)
+_PAGE = 10_000
 
 
 def encode_world(world: World) -> bytes:
@@ -53,12 +67,8 @@ def encode_world(world: World) -> bytes:
     jobs = world.jobs
     header = {
         "v": IMAGE_VERSION,
-        "version": world.version,
-        "now_s": _write(_NUMBER, world.now_s),
+        **{name: _write(kind, getattr(world, name)) for name, kind in _OF_WORLD.items()},
         "open_capacity": world._open_capacity,
-        "policy": world.policy,
-        "demand_generation": world.demand_generation,
-        "progress": _write(_PROGRESS, world.progress),
         "outlooks": _write(OUTLOOKS, jobs.outlooks),
         "checkpoints": _write(_CHECKPOINTS, jobs.checkpoints),
         "cordoned": hex(world.cordoned),
@@ -66,14 +76,6 @@ def encode_world(world: World) -> bytes:
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
         "others": [[i, hex(others.gpus), *others[1:]] for i, others in world.others.items()],
         "avoided": [[job, hex(nodes), until_s] for job, (nodes, until_s) in world.avoided.items()],
-        "leaving": _write(_LEAVING, world.leaving),
-        "usage": _write(_USAGE, world.usage),
-        "idle": _write(_IDLE, world.idle),
-        "loads": _write(_LOADS, world.loads),
-        "trials": _write(_TRIALS, world.trials),
-        "quota": _write(_QUOTA, world.quota),
-        "flavors": _write(_FLAVORS, world.flavors),
-        "reach": _write(_REACH, world.reach),
         "nodes": _write(_NODES, world.nodes.nodes),
         "types": world.nodes.types,
         "racks": list(world.nodes.by_rack),
@@ -126,22 +128,14 @@ def _decode_world(header: dict[str, Any], arrays: dict[str, Any]) -> World:
         world.layout.add(node)
     _decode_layout(world.layout, header["layout"])
     _decode_jobs(world.jobs, header, arrays)
-    world.quota = _read(_QUOTA, header["quota"])
-    world.flavors = _read(_FLAVORS, header["flavors"])
-    world.version, world.now_s = header["version"], _read(_NUMBER, header["now_s"])
+    for name, kind in _OF_WORLD.items():
+        if name in header or name not in _ADDED_LATER:
+            setattr(world, name, _read(kind, header[name]))
     world.cordoned, world.lost = _bits(header["cordoned"]), _bits(header["lost"])
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
     world.others = {i: ForeignUsage(_bits(gpus), *rest) for i, gpus, *rest in header.get("others", ())}
     world.avoided = {job: ExcludedNodes(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())}
-    world.leaving = _read(_LEAVING, header.get("leaving", {}))
-    world.usage = _read(_USAGE, header.get("usage", ()))
-    world.idle = _read(_IDLE, header.get("idle", ()))
-    world.loads = _read(_LOADS, header.get("loads", ()))
-    world.trials = _read(_TRIALS, header.get("trials", ()))
-    world.reach = _read(_REACH, header["reach"])
     world._open_capacity = header["open_capacity"]
-    world.policy, world.demand_generation = header.get("policy", ""), header.get("demand_generation", 0)
-    world.progress = _read(_PROGRESS, header.get("progress", {}))
     world.jobs.outlooks = _read(OUTLOOKS, header.get("outlooks", ()))
     return world
 
@@ -195,17 +189,14 @@ def _bits(text: str) -> int:
     return int(text, 16)
 
 
-def _write(form: Any, value: Any) -> Any:
-    return form.write(value)
+def _write(kind: Any, value: Any) -> Any:
+    write = codec_of(kind).write
+    return value if write is None else write(value)
 
 
-def _read(form: Any, value: Any) -> Any:
-    return form.read(value)
-
-
-KEPT_SNAPSHOTS = 2
-_PAST: Any = codec_of(PastJob)
-_PAGE = 10_000
+def _read(kind: Any, value: Any) -> Any:
+    read = codec_of(kind).read
+    return value if read is None else read(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,23 +205,20 @@ class LoadedSnapshot:
 
     world: World
     seq: int
-    unusable: tuple[str, ...] = ()
-    """Newer snapshots that could not be read, and why."""
+    unusable: tuple[str, ...] = ()  # newer snapshots that could not be read, and why
 
 
 class Snapshots:
     """The last two Worlds that were saved.
 
-    Saving takes a while with many jobs. Another thread may do it, with a fork of the World: encoding needs no
-    lock, and the writer is blocked for the write alone.
+    Another thread may save, with a fork of the World: encoding needs no lock, only the write blocks the writer.
     """
 
     def __init__(self, database: Database, journal: JournalReader) -> None:
         self._database = database
         self._journal = journal
         self._saving = threading.Lock()
-        self._found_damage = False
-        """A snapshot could not be read: the next one shares no rows with those before it."""
+        self._found_damage = False  # a snapshot could not be read: the next one shares no rows with those before it
 
     def save(self, world: World, seq: int) -> None:
         """Save the World as it is after event `seq`, which must be committed; keep the last two."""
@@ -294,10 +282,7 @@ class Snapshots:
         return world
 
     def needed_from(self) -> int:
-        """Return the first event that recovery needs if the newest snapshot turns out to be damaged.
-
-        0 (all of them) until there are two snapshots with correct checksums.
-        """
+        """Return the first event that recovery needs if the newest snapshot is damaged; 0 without two intact ones."""
         intact: list[int] = []
         for seq in self.seqs():
             with suppress(CodecError):
@@ -316,8 +301,6 @@ class Snapshots:
         if _digest(image, first, count) != digest:
             raise CodecError("its checksum is wrong")
         return first, count, image
-
-    # ------------------------------------------------------------------------------------------ finished jobs
 
     def _past_statements(self, world: World) -> tuple[int, list[Statement]]:
         """Return the number of the first finished job, and statements that add those not stored yet."""

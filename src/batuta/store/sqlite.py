@@ -14,18 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from batuta.store.database import (
-    Batch,
-    Database,
-    known_migrations,
-    migrate,
-    reject_newer_schema,
-    require_newest_schema,
-)
+from batuta.store.database import Batch, Database, known_migrations, migrate, reject_newer_schema, require_newest_schema
 from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
 
-APPLICATION_ID = 0x42415455
-"""In the file header: "BATU"."""
+APPLICATION_ID = 0x42415455  # in the file header: "BATU"
 BUSY_TIMEOUT_S = 5.0
 _WAL_LIMIT_BYTES = 64 << 20
 _PRIMARY_CODE = 0xFF
@@ -36,34 +28,25 @@ class SqliteDatabase(Database):
     """A journal in a file of this machine."""
 
     def __init__(
-        self,
-        path: Path | str,
-        *,
-        read_only: bool = False,
-        check: bool = True,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        self, path: Path | str, *, read_only: bool = False, check: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
         super().__init__()
         self.path = Path(path).absolute()
         self.name = str(self.path)
-        self.read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._local = threading.local()
         self._writer: sqlite3.Connection | None = None
         self._closed = False
         with translate_errors(self.path):
             if read_only:
-                self._check_reader(self.reader())
+                _reject_foreign(self.reader(), self.path)
+                require_newest_schema(self.reader(), self.name)
             else:
                 self._writer = self._open_writer(check)
 
-    # ------------------------------------------------------------------------------------------------ opening
-
     def _open_writer(self, check: bool) -> sqlite3.Connection:
         is_new = _create(self.path)
-        connection = sqlite3.connect(
-            self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
+        connection = self._connect("rw")
         try:
             if is_new:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -77,7 +60,10 @@ class SqliteDatabase(Database):
             connection.execute("PRAGMA fullfsync = ON")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
             if check and not is_new:
-                _quick_check(connection, self.path)
+                found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+                if found != ["ok"]:
+                    what = "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; ")
+                    raise _damaged(self.path, what)
             if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(connection, self.name)
@@ -86,12 +72,6 @@ class SqliteDatabase(Database):
             raise
         return connection
 
-    def _check_reader(self, connection: sqlite3.Connection) -> None:
-        _reject_foreign(connection, self.path)
-        require_newest_schema(connection, self.name)
-
-    # ------------------------------------------------------------------------------------------------ reading
-
     def reader(self) -> sqlite3.Connection:
         """Return the read-only connection of this thread. It sees what is committed and never waits."""
         held: _ThreadConnection | None = getattr(self._local, "held", None)
@@ -99,23 +79,24 @@ class SqliteDatabase(Database):
             if self._closed:
                 raise StoreError(f"{self.path} is closed")
             with translate_errors(self.path):
-                connection = sqlite3.connect(
-                    f"{self.path.as_uri()}?mode=ro",
-                    uri=True,
-                    timeout=self._busy_timeout_s,
-                    isolation_level=None,
-                    check_same_thread=False,
-                )
+                connection = self._connect("ro")
             connection.execute("PRAGMA query_only = ON")
             held = self._local.held = _ThreadConnection(connection)
         return held.connection
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return all rows at once: an open cursor would block the checkpoint of the write-ahead log."""
         with translate_errors(self.path):
             return self.reader().execute(sql, values).fetchall()
-
-    # ------------------------------------------------------------------------------------------------ writing
 
     def count_now(self, sql: str, *values: Any) -> int:
         with self._lock, translate_errors(self.path):
@@ -142,23 +123,11 @@ class SqliteDatabase(Database):
             raise StoreError(f"{self.path} is {'closed' if self._closed else 'opened for reading only'}")
         return self._writer
 
-    # -------------------------------------------------------------------------------------------- maintenance
-
-    def size_bytes(self) -> int:
-        """Return the space on disk, write-ahead log included."""
-        parts = (self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"))
-        return sum(part.stat().st_size for part in parts if part.exists())
-
     def reclaim_space(self, pages: int = 2_000) -> None:
         """Return the space of deleted rows to the disk, some pages at a time."""
         with self._lock, translate_errors(self.path):
             # Each step of this statement frees one page, and `execute` takes but one step.
             self._connection().executescript(f"PRAGMA incremental_vacuum({int(pages)})")
-
-    def checkpoint(self) -> None:
-        """Move the write-ahead log into the database file and empty it, unless a reader blocks that."""
-        with self._lock, translate_errors(self.path):
-            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Close this thread's reader and the writer. What is staged and not committed is dropped."""
@@ -202,12 +171,6 @@ def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
     # 0 with an empty schema: a first start that was killed early.
     if number != APPLICATION_ID and (number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):
         raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
-
-
-def _quick_check(connection: sqlite3.Connection, path: Path) -> None:
-    found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
-    if found != ["ok"]:
-        raise _damaged(path, "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; "))
 
 
 def _damaged(path: Path, what: str) -> StoreCorruptError:

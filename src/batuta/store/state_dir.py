@@ -24,12 +24,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from batuta.store.errors import AlreadyRunningError, StateDirError, StoreFullError
 
-_LOCK_WAIT_S = 0.5
-"""`lock_holder` takes the lock for an instant, and a new holder needs time to write its content."""
+VARIABLE = "BATUTA_HOME"
+DEFAULT = "~/.batuta"
+NEEDED_BYTES = 64 << 20  # free space that a start requires: for the write-ahead log and some logs
+_FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
+_OTHERS = 0o077
+_FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_LOCK_WAIT_S = 0.5  # `lock_holder` takes the lock for an instant, and a new holder needs time to write its content
 _PAUSE_S = 0.02
 
 
@@ -39,8 +43,7 @@ class LockHolder:
 
     pid: int
     started_s: float
-    url: str = ""
-    """Where it listens; empty until it does."""
+    url: str = ""  # where it listens; empty until it does
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.started_s, UTC).astimezone().isoformat(" ", "seconds")
@@ -59,7 +62,10 @@ class StateLock:
         """Take the lock, or raise AlreadyRunningError with the pid of its holder."""
         if self._file is not None:
             raise AlreadyRunningError(f"this process has {self.path} already", os.getpid())
-        file = _open(self.path)
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateDirError(f"cannot open the lock {self.path}: {error.strerror}") from error
         try:
             self._take(file)
             self._started_s = time.time()
@@ -97,17 +103,12 @@ class StateLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the server that holds the lock now; None when it is free, whatever the file says.
-
-    StateDirError when the holder of the lock does not say which process it is.
-    """
+    """Return the holder of the lock; None when it is free. StateDirError when the holder does not say who it is."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -125,13 +126,6 @@ def lock_holder(path: Path) -> LockHolder | None:
         return None
     finally:
         os.close(file)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StateDirError(f"cannot open the lock {path}: {error.strerror}") from error
 
 
 def _try(file: int, how: int, path: Path) -> bool:
@@ -157,15 +151,6 @@ def _read(file: int) -> LockHolder | None:
         return LockHolder(int(data["pid"]), float(data["started_s"]), str(data.get("url", "")))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-VARIABLE = "BATUTA_HOME"
-DEFAULT = "~/.batuta"
-NEEDED_BYTES = 64 << 20
-"""Free space that a start requires: for the write-ahead log and some logs."""
-_FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
-_OTHERS = 0o077
-_FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 def default_home(environment: Mapping[str, str] = os.environ) -> Path:
@@ -222,19 +207,12 @@ class StateDir:
         if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
             raise StateDirError(f"{self.path} is not writable")
 
-    # -------------------------------------------------------------------------------------------------- space
-
-    def free_bytes(self) -> int:
-        """Return the space that this user may still write."""
-        room = os.statvfs(self.path)
-        return room.f_bavail * room.f_frsize
-
     def check_space(self, needed_bytes: int = NEEDED_BYTES) -> None:
-        free = self.free_bytes()
+        """Raise StoreFullError when this user may write less than this."""
+        room = os.statvfs(self.path)
+        free = room.f_bavail * room.f_frsize
         if free < needed_bytes:
             raise StoreFullError(f"{self.path} has {free >> 20} MiB free, at least {needed_bytes >> 20} MiB are needed")
-
-    # ------------------------------------------------------------------------------------------------ secrets
 
     def secret(self, name: str = "token") -> Path:
         if not _FILE_NAME.fullmatch(name):

@@ -6,8 +6,8 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from batuta.core.apply import apply
@@ -20,6 +20,11 @@ from batuta.store.journal import JournalReader, JournalWriter
 from batuta.store.records import IdempotencyKeys, Results, Settings, Tasks, Tokens
 from batuta.store.snapshots import Snapshots
 from batuta.store.sqlite import SqliteDatabase
+
+SNAPSHOT_EVERY = 20_000  # events between snapshots: about what a start replays in a second
+KEEP_S = 30 * 86_400.0
+_PRUNE_EVERY_S = 3_600.0
+URL_SCHEMES = ("postgresql://", "postgres://")
 
 
 def recover(journal: JournalReader, snapshots: Snapshots) -> RecoveredWorld:
@@ -62,7 +67,6 @@ class Store:
         self.idempotency = IdempotencyKeys(database)
 
     def recover(self) -> RecoveredWorld:
-        """Rebuild the World from the journal."""
         return recover(self.journal, self.snapshots)
 
     def save_snapshot(self, world: World, seq: int) -> None:
@@ -78,67 +82,50 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-SNAPSHOT_EVERY = 20_000
-"""Events between snapshots: about what a start replays in a second."""
-KEEP_S = 30 * 86_400.0
-_PRUNE_EVERY_S = 3_600.0
-
-
+@dataclass(eq=False)
 class JournalMaintenance:
     """Saves snapshots and prunes the journal. The engine calls it after each step; a thread does the work."""
 
-    def __init__(
-        self,
-        store: Store,
-        seq: int,
-        *,
-        every: int = SNAPSHOT_EVERY,
-        keep_s: float = KEEP_S,
-        clock: Callable[[], float] = time.time,
-        fence: Fence | None = None,
-    ) -> None:
-        self._store = store
-        self._saved_seq = seq
-        self._every = every
-        self._keep_s = keep_s
-        self._clock = clock
-        self._next_prune_s = clock() + _PRUNE_EVERY_S
-        self._worker = (fence or Fence()).background("snapshots of the journal")
+    store: Store
+    _saved_seq: int
+    every: int = SNAPSHOT_EVERY
+    keep_s: float = KEEP_S
+    clock: Callable[[], float] = time.time
+    fence: Fence = field(default_factory=Fence)
+
+    def __post_init__(self) -> None:
+        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
+        self._worker = self.fence.background("snapshots of the journal")
 
     def after_step(self, world: World) -> None:
         """Start what is due. For the engine's thread, when all events are committed."""
         if not self._worker.is_ready:
             return
-        seq = self._store.journal.durable_seq
-        if seq - self._saved_seq >= self._every and seq == self._store.journal.last_seq:
+        seq = self.store.journal.durable_seq
+        if seq - self._saved_seq >= self.every and seq == self.store.journal.last_seq:
             self._worker.begin(self._save, world.fork(), seq)
-        elif self._clock() >= self._next_prune_s:
+        elif self.clock() >= self._next_prune_s:
             self._worker.begin(self._prune)
 
     def finish(self, world: World) -> None:
-        """Wait for the thread, and save the World so that the next start is quick.
-
-        A World that is ahead of the journal, because the journal could not be written, is not saved.
-        """
+        """Wait for the thread, and save the World for a quick start, unless the journal could not follow it."""
         self._worker.join(30.0)
-        seq = self._store.journal.durable_seq
-        if seq > self._saved_seq and seq == self._store.journal.last_seq:
+        seq = self.store.journal.durable_seq
+        if seq > self._saved_seq and seq == self.store.journal.last_seq:
             self._worker.do(self._save, world, seq)
 
     def _save(self, world: World, seq: int) -> None:
-        self._store.save_snapshot(world, seq)
+        self.store.save_snapshot(world, seq)
         self._saved_seq = seq
 
     def _prune(self) -> None:
-        self._store.journal.prune(before_s=self._clock() - self._keep_s)
-        self._store.idempotency.forget(self._clock() - self._keep_s)
-        self._next_prune_s = self._clock() + _PRUNE_EVERY_S
+        self.store.journal.prune(before_s=self.clock() - self.keep_s)
+        self.store.idempotency.forget(self.clock() - self.keep_s)
+        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
 
 
 class SqliteStore(Store):
@@ -148,9 +135,6 @@ class SqliteStore(Store):
 
     def __init__(self, path: Path | str, *, check: bool = True) -> None:
         super().__init__(SqliteDatabase(path, check=check))
-
-
-URL_SCHEMES = ("postgresql://", "postgres://")
 
 
 def is_url(address: Path | str) -> bool:

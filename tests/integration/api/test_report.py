@@ -12,8 +12,8 @@ from batuta.api.models import Report
 from batuta.core import event as ev
 from batuta.core.job import ExpectedWork, Job, SizeChoice
 from batuta.core.world import World
+from batuta.prediction.application_history import settle
 from batuta.prediction.duration import Calibration
-from batuta.prediction.initial_size import settle
 from tests.support.served_api import ELASTIC, ServedApi, served_api
 
 OPEN = "name: resnet\nrun: x\nnum_nodes: auto\nresources: {accelerators: 1}\n"

@@ -98,7 +98,7 @@ def test_what_belongs_to_an_event_shares_its_fate(store, line, cut):
     assert store.idempotency.claim("key", "a", 1.0).is_new
     append(store, 11)
     assert line.was_cut.is_set()
-    assert store.results.all() == {"a": "1"}
+    assert store.database.rows("SELECT * FROM results") == [("a", "1")]
     assert not store.idempotency.claim("key", "b", 2.0).is_new
 
 
@@ -108,7 +108,7 @@ def test_what_is_written_at_once_is_there_once(store, line, cut):
     store.settings.put("policy", "fifo")
     assert line.was_cut.is_set()
     assert append(store, 11) == 11
-    assert (store.settings.all(), times_of(store)[-1]) == ({"policy": "fifo"}, 11.0)
+    assert (store.settings.get("policy"), times_of(store)[-1]) == ("fifo", 11.0)
 
 
 def test_a_number_that_got_lost_is_not_made_up(store, line):

@@ -22,7 +22,7 @@ OWNERS = {
     "core/apply.py": "defines it",
     "engine/journal.py": "the World of an engine, and one that is rebuilt to prove a journal",
     "store/store.py": "a World that is rebuilt before an engine owns it",
-    "engine/suggest/suggestion.py": "a fork, for a suggestion",
+    "engine/suggest.py": "a fork, for a suggestion",
     "api/routes/forecasts.py": "a fork, for a what-if question",
     "backends/sim/forecast/projection.py": "a fork, for a forecast",
     "backends/sim/forecast/replay.py": "a World of its own, for a replay",

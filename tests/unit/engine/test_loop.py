@@ -10,10 +10,11 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.plan import Command, Plan
 from batuta.core.world import World
-from batuta.engine.journal import JournaledWorld, MemoryJournal
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Cadence, Engine
 from batuta.engine.observers import Observer
 from batuta.engine.profile import profile_for
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 

@@ -9,10 +9,10 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import JobId, JobState
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal, replay
 from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.retention import Keep, Retention, outlived
 from tests.support.fixed_policy import rules_that_give
+from tests.support.memory_journal import MemoryJournal, replay
 from tests.support.worlds import make_job, make_nodes, make_world
 
 NOW_S = 1000.0

@@ -11,11 +11,12 @@ from batuta.core.apply import apply
 from batuta.core.decide import SchedulerProfile
 from batuta.core.policy import PLAIN
 from batuta.core.world import World
-from batuta.engine.journal import JournaledWorld, MemoryJournal
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine
 from batuta.engine.profile import profile_for
 from batuta.engine.shadow import Shadow
 from tests.support.deep import deep
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 

@@ -8,8 +8,7 @@ from batuta.core import event as ev
 from batuta.core.curve import power_curve
 from batuta.core.job import Job, Progress
 from batuta.prediction import application_history as history
-from batuta.prediction.application_history import ApplicationHistory, Series
-from batuta.prediction.initial_size import SizeRule, choose_size, settle
+from batuta.prediction.application_history import ApplicationHistory, Series, choose_size, settle
 from batuta.prediction.scaling import Footprint
 from tests.support.worlds import make_job, make_nodes, make_world
 
@@ -75,25 +74,20 @@ def test_only_legal_sizes_within_reach_are_chosen(changes, most, chosen) -> None
     assert choose_size(job, measured({1: 10.0, 8: 80.0}).of(job), most).gpus == chosen
 
 
-def test_the_rule_has_parameters_that_are_checked() -> None:
+def test_what_is_enough_and_efficient_decides(monkeypatch) -> None:
     job = open_job()
     known = measured({1: 10.0, 4: 30.0, 8: 32.0}).of(job)
-    assert choose_size(job, known, 8, SizeRule(enough_speed=0.5, least_efficiency=0.0)).gpus == 2
-    for bad in (
-        {"enough_speed": 0.0},
-        {"enough_speed": 1.1},
-        {"least_efficiency": -1},
-        {"beyond_measured": 0.5},
-    ):
-        with pytest.raises(ValueError, match=r"0\.\.1|at least 1"):
-            SizeRule(**bad)
+    monkeypatch.setattr(history, "ENOUGH_SPEED", 0.5)
+    monkeypatch.setattr(history, "LEAST_EFFICIENCY", 0.0)
+    assert choose_size(job, known, 8).gpus == 2
 
 
-def test_sizes_that_nobody_can_foretell_are_not_chosen() -> None:
+def test_sizes_that_nobody_can_foretell_are_not_chosen(monkeypatch) -> None:
     job = open_job()
     known = measured({1: 10.0, 4: 38.0}).of(job)
     assert choose_size(job, known, 8).best_gpus == 8
-    assert choose_size(job, known, 8, SizeRule(most_doubt=0.0)).gpus == 1
+    monkeypatch.setattr(history, "MOST_DOUBT", 0.0)
+    assert choose_size(job, known, 8).gpus == 1
 
 
 def test_a_job_that_cannot_be_resized_keeps_the_size_for_good() -> None:

@@ -79,14 +79,16 @@ def test_news_say_everything_that_is_known() -> None:
         ]
     )
     assert asdict(sure(new.news(210.0))) == {
-        "fraction": 0.2,
-        "step": 200,
-        "total_steps": 1000,
-        "epoch": 2,
-        "loss": 0.005,
-        "step_s": pytest.approx(1.0),
-        "samples_per_s": pytest.approx(8.0),
-        "epoch_s": pytest.approx(100.0),
+        "progress": {
+            "fraction": 0.2,
+            "step": 200,
+            "total_steps": 1000,
+            "epoch": 2,
+            "loss": 0.005,
+            "step_s": pytest.approx(1.0),
+            "samples_per_s": pytest.approx(8.0),
+            "epoch_s": pytest.approx(100.0),
+        },
         "remaining_s": pytest.approx(800.0),
         "curve": None,
         "restart_s": pytest.approx(10.0),
@@ -142,4 +144,4 @@ def test_until_something_is_measured_the_prior_stands() -> None:
     assert new.curve() is PRIOR
     new.add([Sample(1.0, step=10, total_steps=100)])
     news = sure(new.news(1.0))
-    assert (news.curve, news.step_s, news.remaining_s, news.restart_s) == (None, None, 3240.0, None)
+    assert (news.curve, news.progress.step_s, news.remaining_s, news.restart_s) == (None, None, 3240.0, None)

@@ -11,14 +11,14 @@ from batuta.core.job import Job, JobState
 from batuta.core.plan import Decisions, Plan, Preempt, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
-from batuta.engine.journal import replay
 from batuta.engine.ports import Journal
 from batuta.engine.profile import profile_for
 from batuta.store import journal as journal_module
-from batuta.store.codec import decode, without_decisions
+from batuta.store.codec import JournalEntry, decode, without_decisions
 from batuta.store.errors import CodecError, UnknownEventError
 from batuta.store.journal import JournalWriter
 from tests.support.deep import deep
+from tests.support.memory_journal import replay
 from tests.support.stories import Story
 from tests.support.walks import Walk
 
@@ -32,6 +32,10 @@ def journal(store):
 def reopen(place):
     """Closes a journal and opens it again, as the next server does."""
     return lambda journal: journal.close() or place.open().journal
+
+
+def events_of(journal: JournalWriter, job: str) -> list[JournalEntry]:
+    return [JournalEntry(text.seq, decode(text.json)) for text in journal.texts_of_job(job)]
 
 
 def write(journal: JournalWriter, events, batch: int = 10) -> list:
@@ -86,8 +90,8 @@ def test_pages(journal):
     events = write(journal, islice(Story(1), 2500), batch=500)
     assert len(journal.read()) == 1000
     assert [entry.seq for entry in journal.read(2499, limit=10)] == [2499, 2500]
-    assert [entry.seq for entry in journal.events_after(2498)] == [2499, 2500]
-    assert journal.events_after(2500) == []
+    assert [entry.seq for entry in journal.read(2499)] == [2499, 2500]
+    assert journal.read(2501) == []
     assert [entry.event for entry in journal.all_after(1200)] == events[1200:]
 
 
@@ -104,7 +108,7 @@ def test_texts_are_for_passing_on(journal):
 def test_events_of_one_job_with_the_plans_that_touch_it(journal):
     events = write(journal, islice(Story(1), 600))
     for job in ("job-000000", "job-000007", "job-000031"):
-        found = journal.of_job(job)
+        found = events_of(journal, job)
         wanted = [
             seq
             for seq, event in enumerate(events, 1)
@@ -116,13 +120,13 @@ def test_events_of_one_job_with_the_plans_that_touch_it(journal):
         assert isinstance(found[0].event, JobSubmitted)
         assert any(isinstance(entry.event, Planned) for entry in found)
         assert [text.seq for text in journal.texts_of_job(job, after=wanted[2], limit=2)] == wanted[3:5]
-    assert journal.of_job("nobody") == []
+    assert events_of(journal, "nobody") == []
 
 
 def test_jobs_that_only_change_their_tier_are_found_too(journal):
     plan = Plan(0, 1.0, "t", (Preempt("a", Reason.PREEMPTED),), (("b", 1), ("a", 2)), no_decisions())
     write(journal, [Planned(1.0, plan)])
-    assert [entry.seq for entry in journal.of_job("b")] == [entry.seq for entry in journal.of_job("a")] == [1]
+    assert [entry.seq for entry in events_of(journal, "b")] == [entry.seq for entry in events_of(journal, "a")] == [1]
 
 
 def test_odd_names(journal):
@@ -130,7 +134,7 @@ def test_odd_names(journal):
         journal.append(JobStarted(1.0, name))
     journal.commit()
     for seq, name in enumerate(("\ud800", "\N{OWL}", "a\x00b", "x' OR '1'='1", ""), 1):
-        assert [(entry.seq, entry.event.job) for entry in journal.of_job(name)] == [(seq, name)]
+        assert [(entry.seq, entry.event.job) for entry in events_of(journal, name)] == [(seq, name)]
 
 
 def test_times_that_are_no_numbers(journal):
@@ -190,7 +194,6 @@ def test_most_plans_are_written_as_changes_and_read_in_any_order(journal):
     assert bases[0] == 0
     for seq in (60, 1, 33, 34, 2, 59):
         assert deep(journal.read(seq, 1)[0].event) == deep(events[seq - 1])
-        assert deep(journal.decisions_at(seq)) == deep(events[seq - 1].plan.decisions)
     assert len(journal.read(decisions=False)[7].event.plan.decisions) == 0
     full, changes = (
         journal.database.rows(f"SELECT avg(length(decisions)) FROM plans WHERE base {sign} 0")[0][0] for sign in "=>"
@@ -220,12 +223,6 @@ def test_who_changes_arrays_afterwards_spoils_nothing(journal):
     journal.append(Planned(0.0, Plan(0, 0.0, "p", (), (), other)))
     journal.commit()
     assert [deep(entry.event.plan.decisions) for entry in journal.read()] == [before, later]
-
-
-def test_decisions_before_the_first_plan(journal):
-    write(journal, [TimePassed(1.0), *plans(1, 3), TimePassed(2.0)])
-    assert journal.decisions_at(1) is None
-    assert deep(journal.decisions_at(3)) == deep(next(plans(1, 3)).plan.decisions)
 
 
 # ----------------------------------------------------------------------------------------------------- damage

@@ -43,7 +43,7 @@ def test_settings_are_durable_at_once(store, place):
     store.settings.put("policy", "elastic-tiresias")
     store.close()
     with place.open() as again:
-        assert again.settings.all() == {"policy": "elastic-tiresias"}
+        assert again.database.rows("SELECT * FROM settings") == [("policy", "elastic-tiresias")]
         assert again.settings.remove("policy")
         assert not again.settings.remove("policy")
         assert again.settings.get("policy") is None

@@ -11,11 +11,12 @@ from batuta.backends.sim.backend import SimBackend
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
-from batuta.engine.journal import JournaledWorld, MemoryJournal
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine
 from batuta.engine.profile import profile_for
 from batuta.telemetry import LogFormat
 from batuta.telemetry.logs import BackgroundLogHandler, CycleLog, log_to_stderr, open_log
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 

@@ -17,13 +17,14 @@ from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop, no_dec
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from batuta.engine.fence import NoFence
-from batuta.engine.journal import JournaledWorld, MemoryJournal
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine
 from batuta.engine.observers import Observers
 from batuta.engine.profile import profile_for
 from batuta.telemetry.exporter import QUEUE_FULL, ExportLimits, SpanExporter
 from batuta.telemetry.otlp import parse_endpoint
 from batuta.telemetry.traces import CARRY_OUT, CommandTraces, CycleTrace, IdGenerator, Span
+from tests.support.memory_journal import MemoryJournal
 from tests.support.otlp_receiver import receiving
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes

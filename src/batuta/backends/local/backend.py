@@ -43,8 +43,8 @@ from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
-from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence
+from batuta.engine.ports import EventBuffer, SteadyClock
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task

@@ -481,7 +481,6 @@ class JobRun:
         if not self._feed.checkpoints.has_answered(run.request):
             self._feed.checkpoints.saved(now_s)  # by a script that answers in the file alone
         self._events.steps.checkpoint_s = now_s - (run.record.asked_s or now_s)
-        self._feed.meter.transitions.checkpointed(now_s)
 
     # --------------------------------------------------------------------------------------------- the end
 

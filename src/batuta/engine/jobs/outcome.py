@@ -12,16 +12,12 @@ class RunEnd(Enum):
     """How a run has ended."""
 
     SUCCEEDED = auto()
-    STOPPED = auto()
-    """Because it was told to."""
-    FAILED = auto()
-    """By its own fault; it may be started again."""
+    STOPPED = auto()  # because it was told to
+    FAILED = auto()  # by its own fault; it may be started again
     FAILED_SETUP = auto()
     TIME_LIMIT = auto()
-    CANNOT_START = auto()
-    """To try again would not help."""
-    LOST = auto()
-    """By no fault of its own: its runner was killed, its node went away, the machine has no room."""
+    CANNOT_START = auto()  # to try again would not help
+    LOST = auto()  # by no fault of its own: its runner was killed, its node went away, the machine has no room
 
 
 _FINAL = {
@@ -37,8 +33,7 @@ class Outcome:
     """How a run has ended, as a code and as a sentence."""
 
     end: RunEnd
-    exit_code: int | None = None
-    """As a shell would say it: 128 and the signal's number for one that was killed."""
+    exit_code: int | None = None  # as a shell would say it: 128 and the signal's number for one that was killed
     detail: str = ""
 
     @property

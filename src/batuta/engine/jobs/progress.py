@@ -8,17 +8,20 @@ that it makes sense, `spec/progress.py` says for all of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from batuta.core.cluster import NodeName
 from batuta.core.event import JobCheckpointed, JobProgressed
-from batuta.core.job import Job, JobId, Progress
+from batuta.core.job import Job, JobId
 from batuta.engine.stragglers.rank_watch import RankWatch
-from batuta.prediction import ProgressUpdate, Sample, SpeedMeter
+from batuta.prediction import Sample, SpeedMeter
 from batuta.spec.progress import ProgressReport
 
-_LEAST_LEFT_S = 1.0
-"""How long a job without a total takes is unknown, but it is not over."""
+_LEAST_LEFT_S = 1.0  # how long a job without a total takes is unknown, but it is not over
+_SAID = attrgetter(*Sample._fields[1:])  # what a report says, in the order of a sample's fields after its time
+EVERY_S = 30.0  # a script may save at every step: unless it was asked to, it is told no more often than this
 
 
 class ReportMeter:
@@ -47,9 +50,8 @@ class ReportMeter:
     def news(self, now_s: float, *, at_last: bool = False) -> JobProgressed | None:
         """An event, when there is something worth one: `at_last`, whatever is new."""
         news = self.meter.news(now_s, at_last=at_last)
-        return None if news is None else self._event(now_s, news)
-
-    def _event(self, now_s: float, news: ProgressUpdate) -> JobProgressed:
+        if news is None:
+            return None
         if news.curve is not None:
             self._left.go_on(now_s, news.curve.at(self._gpus))
         remaining_s = news.remaining_s
@@ -57,55 +59,31 @@ class ReportMeter:
             remaining_s = max(self._left.at(now_s), _LEAST_LEFT_S)
         else:
             self._left.set(now_s, remaining_s)
-        progress = Progress(
-            fraction=news.fraction,
-            step=news.step,
-            total_steps=news.total_steps,
-            epoch=news.epoch,
-            loss=news.loss,
-            step_s=news.step_s,
-            samples_per_s=news.samples_per_s,
-            epoch_s=news.epoch_s,
-        )
-        return JobProgressed(now_s, self._job.id, remaining_s, news.curve, news.restart_s, progress=progress)
+        return JobProgressed(now_s, self._job.id, remaining_s, news.curve, news.restart_s, progress=news.progress)
 
 
+@dataclass(slots=True)
 class _WorkLeft:
     """What the World believes to be left, for jobs that do not say: an event has to name a number."""
 
-    def __init__(self, left_s: float) -> None:
-        self._left_s = left_s
-        self._since_s = 0.0
-        self._speed = 0.0
+    left_s: float
+    since_s: float = 0.0
+    speed: float = 0.0
 
     def at(self, now_s: float) -> float:
-        return self._left_s - self._speed * (now_s - self._since_s)
+        return self.left_s - self.speed * (now_s - self.since_s)
 
     def set(self, now_s: float, left_s: float) -> None:
-        self._left_s, self._since_s = left_s, now_s
+        self.left_s, self.since_s = left_s, now_s
 
     def go_on(self, now_s: float, speed: float) -> None:
         self.set(now_s, self.at(now_s))
-        self._speed = speed
+        self.speed = speed
 
 
 def sample_of(report: ProgressReport, time_s: float) -> Sample:
-    """A report as the meter takes it, made at this time."""
-    return Sample(
-        time_s,
-        report.step,
-        report.total_steps,
-        report.epoch,
-        report.total_epochs,
-        report.samples,
-        report.loss,
-        report.rank,
-        report.noise_scale,
-    )
-
-
-EVERY_S = 30.0
-"""A script may save at every step: unless it was asked to, it is told no more often than this."""
+    """Return a report that was made at this time, as the meter takes it."""
+    return Sample(time_s, *_SAID(report))
 
 
 class CheckpointWatch:
@@ -114,8 +92,7 @@ class CheckpointWatch:
     def __init__(self, job: JobId) -> None:
         self._job = job
         self._run = 0
-        self._answered = self._unasked = 0
-        """The last request of this run that was answered; checkpoints without a number since then."""
+        self._answered = self._unasked = 0  # last request answered in this run; checkpoints without a number since
         self._heard = self._is_urgent = False
         self._saved_s: float | None = None
         self._told: JobCheckpointed | None = None
@@ -140,7 +117,6 @@ class CheckpointWatch:
         return self._answered >= request or self._unasked > 0
 
     def hear(self, report: ProgressReport, time_s: float) -> None:
-        """Takes in a report that was made at this time."""
         self._heard |= report.saves_on_request
         if not report.is_checkpoint:
             return
@@ -153,7 +129,6 @@ class CheckpointWatch:
             self._answered = max(self._answered, report.request)
 
     def saved(self, time_s: float) -> None:
-        """A checkpoint is complete."""
         self._heard = True
         self._saved_s = time_s if self._saved_s is None else max(self._saved_s, time_s)
 
@@ -194,13 +169,7 @@ class JobProgress:
         return self._reports
 
     def began(
-        self,
-        job: Job,
-        run: int,
-        gpus: int,
-        nodes: Collection[NodeName],
-        places: Sequence[NodeName],
-        time_s: float,
+        self, job: Job, run: int, gpus: int, nodes: Collection[NodeName], places: Sequence[NodeName], time_s: float
     ) -> None:
         """A run begins, or goes on at another size, since then; `places`: the node of each rank, if known."""
         self.checkpoints.began(run)
@@ -208,25 +177,17 @@ class JobProgress:
         self.ranks.began(places, nodes, run)
 
     def ended(self, time_s: float) -> None:
-        """The run is over, or about to be."""
         if self._reports is not None:
             self._reports.ended(time_s)
 
     def changed(self, job: Job) -> None:
-        """Its user asks for something else."""
         if self._reports is not None:
             self._reports.meter.changed(job)
 
     def asked(self, time_s: float) -> None:
-        """A checkpoint was asked for; what is made from now on counts."""
         self.checkpoints.asked()
         if self._reports is not None:
             self._reports.meter.transitions.asked(time_s)
-
-    def checkpointed(self, time_s: float) -> None:
-        """There it is."""
-        if self._reports is not None:
-            self._reports.meter.transitions.checkpointed(time_s)
 
     def note(self, reports: Iterable[TimedReport]) -> None:
         """Takes in what reports say of checkpoints, whether a run goes on or not."""
@@ -243,5 +204,4 @@ class JobProgress:
             self._reports.add([sample_of(one.report, one.made_s) for one in reports])
 
     def news(self, now_s: float, *, at_last: bool = False) -> JobProgressed | None:
-        """An event, when there is something worth one: `at_last`, whatever is new."""
         return None if self._reports is None else self._reports.news(now_s, at_last=at_last)

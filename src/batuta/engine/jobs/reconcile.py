@@ -17,37 +17,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TypeAlias
 
 from batuta.core.cluster import Placement
 from batuta.core.job import JobState
 from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.jobs.outcome import Outcome, RunEnd
 
-# -------------------------------------------------------------------------------------------- what is desired
-
 
 @dataclass(frozen=True, slots=True)
 class Grace:
     """How long a run may take for each step of its end. Infinite: the backend's own machinery sees to it."""
 
-    checkpoint_s: float = 30.0
-    """To answer a request for a checkpoint."""
+    checkpoint_s: float = 30.0  # to answer a request for a checkpoint
     stop_s: float = 30.0
-    cancel_s: float = math.inf
-    """To stop when the job is cancelled, if that is less."""
-    peer_s: float = math.inf
-    """To stop when another replica has failed, if that is less."""
-    overdue_s: float = math.inf
-    """Beyond its time, before it is killed by force."""
+    cancel_s: float = math.inf  # to stop when the job is cancelled, if that is less
+    peer_s: float = math.inf  # to stop when another replica has failed, if that is less
+    overdue_s: float = math.inf  # beyond its time, before it is killed by force
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """When a job that has failed is started again."""
 
-    failure_limit: int = 0
-    """So many failures of its own are forgiven."""
+    failure_limit: int = 0  # so many failures of its own are forgiven
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 300.0))
 
 
@@ -56,39 +48,28 @@ class Desired:
     """What the scheduler and the user want of a job."""
 
     placement: Placement | None = None
-    """Where it shall run; None for nowhere."""
-    is_ending: bool = False
-    """It shall end for good."""
-    is_closing: bool = False
-    """The controller shuts down and takes the run with it; the next one goes on from there."""
+    is_ending: bool = False  # it shall end for good
+    is_closing: bool = False  # the controller shuts down and takes the run with it; the next one goes on from there
     saves_on_request: bool = False
     grace: Grace = field(default_factory=Grace)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
 
 
-# ------------------------------------------------------------------------------------------- what is observed
-
-
 class RunPhase(Enum):
     """How the replicas of a run are, together."""
 
-    STARTING = auto()
-    """Not all of them run yet."""
+    STARTING = auto()  # not all of them run yet
     RUNNING = auto()
-    INCOMPLETE = auto()
-    """Not all of them could be started, so the others are of no use."""
-    FAILING = auto()
-    """One has failed, and others are still there."""
-    OVER = auto()
-    """Nothing of it is left, or nothing that matters: its outcome is known."""
+    INCOMPLETE = auto()  # not all of them could be started, so the others are of no use
+    FAILING = auto()  # one has failed, and others are still there
+    OVER = auto()  # nothing of it is left, or nothing that matters: its outcome is known
 
 
 class Fit(Enum):
     """How a run relates to the placement that is desired."""
 
     SAME = auto()
-    IN_PLACE = auto()
-    """It can get there without a restart."""
+    IN_PLACE = auto()  # it can get there without a restart
     RESTART = auto()
 
 
@@ -96,11 +77,9 @@ class StopProgress(Enum):
     """How far a run is on its way out."""
 
     NO = auto()
-    ASKED = auto()
-    """It was asked for a checkpoint, and runs on."""
+    ASKED = auto()  # it was asked for a checkpoint, and runs on
     STOPPING = auto()
-    KILLED = auto()
-    """All its replicas were told to end now."""
+    KILLED = auto()  # all its replicas were told to end now
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +89,15 @@ class ObservedRun:
     phase: RunPhase = RunPhase.RUNNING
     fit: Fit = Fit.SAME
     stop: StopProgress = StopProgress.NO
-    is_adopted: bool = True
-    """This controller started it, or has taken it over."""
-    is_announced: bool = False
-    """The scheduler knows that it runs at its placement."""
-    can_save: bool = False
-    """It would hear a request for a checkpoint: all replicas run, and none hangs."""
-    has_saved: bool = False
-    """The checkpoint that was asked for is complete."""
-    deadline_s: float = math.inf
-    """Until when it may take for the present step, as `Decision.deadline_s` said."""
-    trails_until_s: float = math.inf
-    """Its first replica has ended well, and the others may follow until then."""
+    is_adopted: bool = True  # this controller started it, or has taken it over
+    is_announced: bool = False  # the scheduler knows that it runs at its placement
+    can_save: bool = False  # it would hear a request for a checkpoint: all replicas run, and none hangs
+    has_saved: bool = False  # the checkpoint that was asked for is complete
+    deadline_s: float = math.inf  # until when it may take for the present step, as `Decision.deadline_s` said
+    trails_until_s: float = math.inf  # its first replica has ended well, and the others may follow until then
     outcome: Outcome | None = None
-    """How it ended, once it is over."""
     was_told_to_stop: bool = False
-    streak: int = 0
-    """Ends in a row that were not planned, with this one: the exponent of the back-off. 0: none is due."""
+    streak: int = 0  # ends in a row that were not planned, with this one: the exponent of the back-off. 0: none is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,97 +105,84 @@ class Observed:
     """A job as its backend sees it."""
 
     run: ObservedRun | None = None
-    """There is at most one."""
-    is_concluded: bool = False
-    """Its end was reported: nothing more is done."""
-    time_limit: str = ""
-    """Why it may run no longer, as a sentence, when it has run for as long as its user allows."""
-    can_start: bool = True
-    """The GPUs of the desired placement are free of other runs, and of earlier ones of this job."""
-    failures: int = 0
-    """Failures of its own that count towards the limit, with that of a run that is over now."""
-
-
-# ----------------------------------------------------------------------------------------- what is to be done
+    is_concluded: bool = False  # its end was reported: nothing more is done
+    time_limit: str = ""  # why it may run no longer, as a sentence, when it has run for as long as its user allows
+    can_start: bool = True  # the GPUs of the desired placement are free of other runs, and of earlier ones of this job
+    failures: int = 0  # failures of its own that count towards the limit, with that of a run that is over now
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Action:
+    """What is to be done next with a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Action):
     """Start all replicas together at this placement."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+class Adopt(Action):
     """Take over the run that an earlier controller began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(Action):
     """Tell the scheduler that the job runs at its placement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Maintain:
+class Maintain(Action):
     """The run stays: bring it to its placement, and keep it there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Action):
     """Change the run to the desired placement without a restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCheckpoint:
+class RequestCheckpoint(Action):
     """Ask the run to save; it has until the decision's deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(Action):
     """Take the request back: the run is to go on where it is."""
 
 
 class StopReason(Enum):
     """Why a run is stopped."""
 
-    LEAVE = auto()
-    """It is not wanted here any more: its end is no failure."""
+    LEAVE = auto()  # it is not wanted here any more: its end is no failure
     PEER_FAILED = auto()
-    TRAILING = auto()
-    """The others did not end with the first replica, which ended well: so the run has, too."""
+    TRAILING = auto()  # the others did not end with the first replica, which ended well: so the run has, too
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Action):
     """Tell all replicas to end, with their grace."""
 
     reason: StopReason = StopReason.LEAVE
-    has_saved: bool = False
-    """The checkpoint that was asked for is complete."""
+    has_saved: bool = False  # the checkpoint that was asked for is complete
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Action):
     """End all replicas at once; `force`: and what was to see to that, which did not."""
 
     force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Vacate:
+class Vacate(Action):
     """The run has left its GPUs as planned: for those of the desired placement, or for none."""
 
     moves: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Detach:
+class Detach(Action):
     """The run is over because the controller shuts down; the next one reports what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
+class BackOff(Action):
     """The run is over by no plan: the job waits for another start, at least until `not_before_s`."""
 
     outcome: Outcome
@@ -232,7 +190,7 @@ class BackOff:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Action):
     """The job has failed more often than its user allows: that is its end."""
 
     outcome: Outcome
@@ -240,29 +198,11 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Conclude:
+class Conclude(Action):
     """The job is over: report this state, once."""
 
     state: JobState
     outcome: Outcome
-
-
-Action: TypeAlias = (
-    Start
-    | Adopt
-    | Announce
-    | Maintain
-    | Resize
-    | RequestCheckpoint
-    | Stay
-    | Stop
-    | Kill
-    | Vacate
-    | Detach
-    | BackOff
-    | GiveUp
-    | Conclude
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +211,7 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     due_s: float = math.inf
-    deadline_s: float = math.inf
-    """Until when the run may take for the step that it is in after the actions."""
-
-
-# ----------------------------------------------------------------------------------------------- the decision
+    deadline_s: float = math.inf  # until when the run may take for the step that it is in after the actions
 
 
 def reconcile(desired: Desired, observed: Observed, now_s: float) -> Decision:
@@ -373,7 +309,6 @@ def _waiting(deadline_s: float, *actions: Action) -> Decision:
 
 
 def _after_run(desired: Desired, observed: Observed, run: ObservedRun, outcome: Outcome, now_s: float) -> Action:
-    """What becomes of a job whose run is over."""
     end = outcome.end
     if desired.is_closing:
         return Detach()

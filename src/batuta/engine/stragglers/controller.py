@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from batuta.core import event as ev
 from batuta.core.arrays import bits
@@ -29,43 +30,36 @@ from batuta.core.weigh import Costs, Worth, worth_of_change
 from batuta.core.world import ExcludedNodes, World
 from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.stragglers.rank_watch import HeldUp
-from batuta.prediction.hang import FaultyNodes, GangTest, HangReport, NodesToTest, find_faulty_nodes
+from batuta.prediction.hang import GangTest, HangReport, find_faulty_nodes
 from batuta.prediction.straggler import StragglerReport
 
 MOST_TRIED = 64
-PATIENCE = 2.0
-"""A run that goes on for so many times the longest that it took to hang does not hang; …"""
-LEAST_S = 60.0
-"""… but no rank is cleared in less than this."""
+PATIENCE = 2.0  # a run that goes on for so many times the longest that it took to hang does not hang; …
+LEAST_S = 60.0  # … but no rank is cleared in less than this
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """What follows from all that was tried."""
+class Lead(NamedTuple):
+    """What follows from all that was tried: the nodes to blame, and those to do without in the next run."""
 
     guilty: frozenset[NodeName] = frozenset()
     avoid: frozenset[NodeName] = frozenset()
-    """What the next run should do without."""
 
 
 @dataclass(slots=True)
 class _Search:
     tried: list[GangTest] = field(default_factory=list)
-    longest_s: float = 0.0
-    """It took to hang."""
-    judged_s: float = -1.0
-    """The start of the run that was judged last."""
+    longest_s: float = 0.0  # the longest that a run took to hang
+    judged_s: float = -1.0  # the start of the run that was judged last
 
 
 class HangSearch:
-    """Of all jobs that have hung without anybody to blame. For the engine's thread."""
+    """The searches for the nodes that make jobs hang, of all jobs that have hung. For the engine's thread."""
 
     def __init__(self) -> None:
         self._searches: dict[JobId, _Search] = {}
 
     @property
     def searched(self) -> Mapping[JobId, object]:
-        """The jobs that it is about."""
         return self._searches
 
     def hung(self, job: JobId, nodes: frozenset[NodeName], ran_s: float) -> Lead:
@@ -96,12 +90,12 @@ def _lead(search: _Search, tried: GangTest) -> Lead:
     if not any(one.hung for one in search.tried):
         return Lead()
     finding = find_faulty_nodes(search.tried)
-    if isinstance(finding, FaultyNodes):
+    if finding.faulty:
         # Of two that only hang together it is enough to leave one out.
-        return Lead(finding.nodes, frozenset(sorted(finding.nodes)[:1]))
-    if isinstance(finding, NodesToTest):
+        return Lead(finding.faulty, frozenset(sorted(finding.faulty)[:1]))
+    if finding.to_test:
         suspects = frozenset.intersection(*(one.nodes for one in search.tried if one.hung))
-        return Lead(avoid=suspects - finding.nodes)
+        return Lead(avoid=suspects - finding.to_test)
     # What was seen contradicts itself: it begins anew with what was seen last.
     search.tried = [tried] if tried.hung else []
     return Lead()
@@ -111,10 +105,7 @@ _NEVER = Worth((0.0, float("inf")))
 
 
 def room_without(world: World, row: int, nodes: Iterable[NodeName]) -> int:
-    """How many GPUs of one type a job could have now on other nodes, if it left all that it has.
-
-    None for a CPU-only job: it is told where it is slow, and stays.
-    """
+    """How many GPUs of one type a job could have now if it left these nodes; none for a CPU-only job, which stays."""
     jobs, layout, table = world.jobs, world.layout, world.nodes
     job, held = jobs.jobs[row], jobs.placements[row]
     if job.cpu_only:
@@ -148,56 +139,41 @@ def worth_of_leaving(world: World, row: int, found: StragglerReport, costs: Cost
     return worth_of_change(speed, faster, float(jobs.remaining_s[row]), restart_s, lost_s, costs)
 
 
-AVOID_S = 3600.0
-"""For so long a job is not placed on a node that held it up."""
-TELL_AGAIN_S = 600.0
-"""What has not changed is told no more often than this."""
+AVOID_S = 3600.0  # for so long a job is not placed on a node that held it up
+TELL_AGAIN_S = 600.0  # what has not changed is told no more often than this
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class StragglerController:
-    """For the engine's thread."""
+    """Tells of jobs that are held up, and moves or restarts them. For the engine's thread."""
 
-    def __init__(
-        self,
-        ask: Callable[[RequestFn], Future[Sequence[ev.Event]]],
-        suspect: Callable[[NodeName, JobId, str], None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`suspect` is told of nodes that are to blame, with the job and why. It must not wait."""
-        self._ask = ask
-        self._suspect = suspect
-        self._clock = clock
-        self._search = HangSearch()
-        self._told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = {}
-        self._last_hang: dict[JobId, ev.JobHeldUp] = {}
-        self._moved: dict[JobId, frozenset[int]] = {}
-        """By job: ranks because of which it has left a node. Who is slow elsewhere too has more work."""
+    ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
+    suspect: Callable[[NodeName, JobId, str], None]  # told which nodes are to blame, and why; must not wait
+    clock: Callable[[], float] = time.time
+    _search: HangSearch = field(default_factory=HangSearch)
+    _told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = field(default_factory=dict)
+    _last_hang: dict[JobId, ev.JobHeldUp] = field(default_factory=dict)
+    _moved: dict[JobId, frozenset[int]] = field(default_factory=dict)
+    """By job: ranks because of which it has left a node. A rank that is slow elsewhere too has more work."""
 
     def found(self, found: HeldUp) -> None:
-        """A backend has found something."""
         _log.info("job %s is held up: %s", found.job, found.found, extra={"job": found.job})
         with suppress(EngineStopped):
-            self._ask(lambda world: self._answer(world, found))
+            self.ask(lambda world: self._answer(world, found))
 
     def after_step(self, world: World) -> None:
-        """Sees whether jobs that once hung go on now, which tells who was to blame."""
+        """See whether jobs that once hung go on now, which tells which nodes were to blame."""
         if not self._search.searched:
             return
         now_s = self._now_s(world)
         for job, lead in self._search.survivors(world, now_s).items():
             if lead.guilty:
-                event = replace(
-                    self._last_hang[job],
-                    time_s=now_s,
-                    nodes=tuple(sorted(lead.guilty)),
-                    avoid=tuple(sorted(lead.avoid)),
-                    until_s=now_s + AVOID_S,
-                )
+                nodes, avoid = tuple(sorted(lead.guilty)), tuple(sorted(lead.avoid))
+                last = self._last_hang[job]
+                event = replace(last, time_s=now_s, nodes=nodes, avoid=avoid, until_s=now_s + AVOID_S)
                 with suppress(EngineStopped):
-                    self._ask(lambda world, event=event: self._told_of(world, event))  # type: ignore[misc]
-
-    # ------------------------------------------------------------------------------- in the engine's thread
+                    self.ask(lambda world, event=event: self._told_of(world, event))  # type: ignore[misc]
 
     def _answer(self, world: World, found: HeldUp) -> Sequence[ev.Event]:
         """What follows at this moment; nothing if the job is elsewhere by now."""
@@ -220,18 +196,16 @@ class StragglerController:
         assert held is not None
         worth = worth_of_leaving(world, row, slow)
         reason = Reason.STRAGGLER if slow.is_clear else Reason.UNEVEN_RANKS
-        numbers = (*_numbers(slow), ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
+        measured = tuple((name, getattr(slow, name)) for name in ("slowdown", "own_s", "usual_s", "steps"))
+        numbers = (("rank", slow.ranks[0]), ("ranks", slow.of), ("slow", len(slow.ranks)), *measured)
+        numbers = (*numbers, ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
         moved = self._moved.get(found.job, frozenset())
         blamed = () if moved & set(slow.ranks) else found.nodes
         event = ev.JobHeldUp(now_s, found.job, reason, numbers, slow.ranks, blamed)
         goes = bool(blamed) and found.may_move and worth.pays
         if goes and room_without(world, row, blamed) >= held.units:
             self._moved[found.job] = moved | set(slow.ranks)
-            event = replace(event, avoid=blamed, until_s=now_s + AVOID_S)
-            return (
-                *self._told_of(world, event),
-                ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
-            )
+            return self._evict(world, replace(event, avoid=blamed, until_s=now_s + AVOID_S))
         told_s, nodes = self._told.get(found.job, (-TELL_AGAIN_S, ()))
         if nodes == blamed and now_s < told_s + TELL_AGAIN_S:
             return ()
@@ -251,52 +225,32 @@ class StragglerController:
             least = jobs.jobs[row].min if nodes else held.units
         if room_without(world, row, avoid) < least:
             avoid = frozenset()
-        numbers: Evidence = (
-            ("silent_s", silence.silent_s),
-            ("usual_s", silence.usual_s),
-            ("ranks", silence.of),
-        )
+        numbers: Evidence = (("silent_s", silence.silent_s), ("usual_s", silence.usual_s), ("ranks", silence.of))
+        until_s = now_s + AVOID_S if avoid else 0.0
         event = ev.JobHeldUp(
-            now_s,
-            found.job,
-            Reason.HANG,
-            numbers,
-            silence.ranks,
-            nodes,
-            tuple(sorted(avoid)),
-            now_s + AVOID_S if avoid else 0.0,
+            now_s, found.job, Reason.HANG, numbers, silence.ranks, nodes, tuple(sorted(avoid)), until_s
         )
         self._last_hang[found.job] = event
-        return (
-            *self._told_of(world, event),
-            ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
-        )
+        return self._evict(world, event)
+
+    def _evict(self, world: World, event: ev.JobHeldUp) -> Sequence[ev.Event]:
+        """Tell of what holds the job up, and let it leave its GPUs."""
+        wished = ev.JobWished(event.time_s, event.job, DesiredState.EVICT, ev.HELD_UP_CAUSE)
+        return (*self._told_of(world, event), wished)
 
     def _told_of(self, world: World, event: ev.JobHeldUp) -> Sequence[ev.Event]:
         if event.job not in world.jobs:
             return ()
-        self._told = {job: one for job, one in self._told.items() if job in world.jobs}
-        self._last_hang = {job: one for job, one in self._last_hang.items() if job in world.jobs}
-        self._moved = {job: one for job, one in self._moved.items() if job in world.jobs}
+        for known in (self._told, self._last_hang, self._moved):
+            for job in known.keys() - world.jobs.key_of.keys():
+                del known[job]
         self._told[event.job] = event.time_s, event.nodes
         kind = "hang" if event.reason is Reason.HANG else "straggler"
         why = f"{kind}: job {event.job} {event.reason.sentence(event.evidence)}"
         for node in event.nodes:
-            self._suspect(node, event.job, why)
+            self.suspect(node, event.job, why)
         return (event,)
 
     def _now_s(self, world: World) -> float:
         """Time never goes back in the journal, whatever happens to the clock."""
-        return max(self._clock(), world.now_s)
-
-
-def _numbers(slow: StragglerReport) -> Evidence:
-    return (
-        ("rank", slow.ranks[0]),
-        ("ranks", slow.of),
-        ("slow", len(slow.ranks)),
-        ("slowdown", slow.slowdown),
-        ("own_s", slow.own_s),
-        ("usual_s", slow.usual_s),
-        ("steps", slow.steps),
-    )
+        return max(self.clock(), world.now_s)

@@ -1,7 +1,6 @@
-"""What the ranks of one job say of themselves: who is slower than the others, and whether none goes on.
+"""Watches the ranks of one job by their reports: which are slower than the others, and whether none goes on.
 
-For every backend that hears reports, as `report_meter.py` is. Ranks are processes of the job; nodes are found
-by the replica that a rank belongs to.
+Every backend that hears reports uses it. Ranks are processes; nodes are found by the replica of a rank.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from batuta.core.arrays import FloatArray
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
 from batuta.prediction.hang import HangMeter, HangReport, HangRules
@@ -22,10 +22,9 @@ from batuta.spec.task_resources import RankSettings
 
 
 class StragglerAction(StrEnum):
-    """What is done about slow ranks."""
+    """What is done about slow ranks: with MOVE they are reported, and the job leaves their node when that pays."""
 
     MOVE = "move"
-    """They are told of, and the job leaves their node when that pays."""
     REPORT = "report"
     OFF = "off"
 
@@ -47,24 +46,20 @@ class RankRules:
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """A job is held up."""
+    """A job is held up on the nodes of its gang."""
 
     job: JobId
     found: StragglerReport | HangReport
-    nodes: tuple[NodeName, ...]
-    """Where the ranks are that are to blame; empty when the cause is unknown."""
+    nodes: tuple[NodeName, ...]  # where the ranks are that are to blame; empty when the cause is unknown
     gang: frozenset[NodeName]
-    """All nodes of the run."""
-    may_move: bool = True
-    """Whether something may be done about it."""
+    may_move: bool = True  # whether something may be done about it
 
 
 class RankWatch:
     """Told of runs and reports, it says what holds the job up. Its state is some numbers per rank."""
 
     def __init__(self, job: JobId, rules: RankRules) -> None:
-        self.is_hung = False
-        """The run that goes on hangs, as it was told: nothing can be expected of it."""
+        self.is_hung = False  # the run that goes on hangs, as it was told: nothing can be expected of it
         self._job = job
         self._rules = rules
         self._hang = HangMeter(rules.hang)
@@ -86,7 +81,6 @@ class RankWatch:
         self._hang.rules = rules.hang
 
     def hear(self, report: ProgressReport, now_s: float) -> None:
-        """Takes in what was heard just now."""
         if report.restart not in (None, self._run):
             return  # of a run that is over
         rank = report.rank or 0
@@ -98,16 +92,13 @@ class RankWatch:
             self._compare(rank, report)
 
     def _compare(self, rank: int, report: ProgressReport) -> None:
-        if len(report.own_s) > 1:
-            count = len(report.own_s)
+        count = len(report.own_s)
+        if count > 1:
             self._replicas |= {one: one * len(self._places) // count for one in range(count)}
-            row = np.array(report.own_s) / report.own_steps
+            row: FloatArray | None = np.array(report.own_s) / report.own_steps
         else:
-            completed = self._rounds.add(rank, report.own_s[0], report.own_steps)
-            if completed is None:
-                return
-            row = completed
-        found = self._stragglers.see(row)
+            row = self._rounds.add(rank, report.own_s[0], report.own_steps)
+        found = None if row is None else self._stragglers.see(row)
         if found is not None:
             self._slow.append(found)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batuta.core import event as ev
@@ -36,11 +36,11 @@ from batuta.spec.task_elastic import NO_TRIAL, Checkpoint
 from batuta.spec.task_job import NEVER_S
 from batuta.spec.task_serialization import task_from_json, task_to_json
 
-MARK = "BATUTA_TRIAL"
-"""Set to 1 for a trial run, so that a script may leave out what is of no use then."""
-
-GRACE_S = 5.0
-"""A run that is to end has nothing to save."""
+MARK = "BATUTA_TRIAL"  # set to 1 for a trial run, so that a script may leave out what is of no use then
+GRACE_S = 5.0  # a run that is to end has nothing to save
+LOOK_EVERY_S = 1.0
+CAUSE = "trial"
+_log = logging.getLogger(__name__)
 
 
 def trial_job(job: Job, gpus: int) -> Job:
@@ -93,84 +93,68 @@ def trial_task(stored: str, job: Job, gpus: int) -> str:
     )
 
 
-_log = logging.getLogger(__name__)
-LOOK_EVERY_S = 1.0
-CAUSE = "trial"
-
-
 class Sight(Protocol):
     """What a backend can tell of a run beside what the World knows."""
 
     def look(self, placement: Placement) -> Look:
-        """How its GPUs are used now."""
-        ...
+        """Return how its GPUs are used now."""
 
     def output(self, run: JobId) -> str:
-        """The end of what it has printed."""
-        ...
+        """Return the end of what it has printed."""
 
 
+@dataclass(eq=False)
 class TrialController:
     """Begins, measures and ends trial runs. For the engine's thread.
 
-    It decides from the World alone, each time anew: a server that was killed goes on where it was. Only the
-    looks at GPUs are lost with it.
+    It decides from the World alone: a server that was killed loses nothing but the looks at GPUs.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[RequestFn], Future[Sequence[ev.Event]]],
-        task_of: Callable[[JobId], str | None],
-        sight: Sight,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._ask = ask
-        self._task_of = task_of
-        self._sight = sight
-        self._clock = clock
-        self._watched_s = clock()
-        """Since when runs are watched: what a server before this one saw of them is lost."""
-        self._seen: dict[JobId, Seen] = {}
-        self._next_look_s = -math.inf
-        self._asked: Future[Sequence[ev.Event]] | None = None
+    ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
+    task_of: Callable[[JobId], str | None]
+    sight: Sight
+    clock: Callable[[], float] = time.time
+    _seen: dict[JobId, Seen] = field(default_factory=dict)
+    _next_look_s: float = -math.inf
+    _asked: Future[Sequence[ev.Event]] | None = None
+
+    def __post_init__(self) -> None:
+        self._watched_s = self.clock()  # since when runs are watched: what a server before this one saw is lost
 
     def next_due_s(self, world: World) -> float:
         """When there is something to do even if nothing happens until then; infinite without trials."""
         if not world.trials:
             return math.inf
-        now_s = self._clock()
+        now_s = self.clock()
         found = [next_of(world, job, self._watched_s, now_s) for job in _tried(world)]
         return min((now_s if one.actions else one.due_s for one in found), default=math.inf)
 
     def after_step(self, world: World) -> None:
-        """Looks at the runs, and asks for what is due."""
         if not world.trials:
             return
         self._watch(world)
         if self._asked is not None and not self._asked.done():
             return
-        now_s = self._clock()
+        now_s = self.clock()
         if any(next_of(world, job, self._watched_s, now_s).actions for job in _tried(world)):
             with suppress(EngineStopped):
-                self._asked = self._ask(self._make)
+                self._asked = self.ask(self._make)
 
     def _watch(self, world: World) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_EVERY_S
         for job in _tried(world):
             for gpus in job.trial.sizes if job.trial is not None else ():
                 run = run_id(job.id, gpus)
-                if run in world.jobs:
-                    row = world.jobs.row(run)
-                    placement = world.jobs.placements[row]
-                    # A process that still loads says nothing of how busy the GPUs will be.
-                    if placement is not None and run in world.progress:
-                        self._seen.setdefault(run, Seen()).add(self._sight.look(placement))
+                placement = world.jobs.placements[world.jobs.row(run)] if run in world.jobs else None
+                # A process that still loads says nothing of how busy the GPUs will be.
+                if placement is not None and run in world.progress:
+                    self._seen.setdefault(run, Seen()).add(self.sight.look(placement))
 
     def _make(self, world: World) -> Sequence[ev.Event]:
-        now_s = max(self._clock(), world.now_s)
+        now_s = max(self.clock(), world.now_s)
         return [event for job in _tried(world) for event in self._events(world, job, now_s)]
 
     def _events(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
@@ -179,31 +163,26 @@ class TrialController:
         except Exception as error:
             # A trial is a favour: whatever goes wrong with it, the job itself shall not wait for ever.
             _log.exception("job %s cannot be tried out", job.id, extra={"job": job.id})
-            return _abandon(job, now_s, f"it cannot be tried out: {error}")
+            if job.trial is not None and job.trial.only:
+                why = f"it cannot be tried out: {error}"
+                return [ev.JobEnded(now_s, job.id, JobState.FAILED, cause=CAUSE, detail=why)]
+            return [ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
 
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for action in next_of(world, job, self._watched_s, now_s).actions:
-            match action:
-                case Begin(gpus):
-                    events += self._begin(job, gpus, now_s)
-                case Measure(gpus):
-                    events += self._measure(world, job, run_id(job.id, gpus), now_s)
-                case End(gpus):
-                    events.append(_cancel(run_id(job.id, gpus), now_s))
-                case Conclude():
-                    events += conclude(world, job, now_s)
-        return events
-
-    def _begin(self, job: Job, gpus: int, now_s: float) -> list[ev.Event]:
-        task = trial_task(self._task_of(job.id) or "", job, gpus)
-        return [ev.JobSubmitted(now_s, trial_job(job, gpus), cause=CAUSE, task=task)]
-
-    def _measure(self, world: World, job: Job, run: JobId, now_s: float) -> list[ev.Event]:
-        found = read_run(world, run, self._seen.pop(run, Seen()), self._sight.output(run))
-        events: list[ev.Event] = [ev.TrialMeasured(now_s, job.id, found)]
-        if run in world.jobs:
-            events.append(_cancel(run, now_s))
+            if isinstance(action, Conclude):
+                events += conclude(world, job, now_s)
+                continue
+            run = run_id(job.id, action.gpus)
+            if isinstance(action, Begin):
+                task = trial_task(self.task_of(job.id) or "", job, action.gpus)
+                events.append(ev.JobSubmitted(now_s, trial_job(job, action.gpus), cause=CAUSE, task=task))
+            if isinstance(action, Measure):
+                found = read_run(world, run, self._seen.pop(run, Seen()), self.sight.output(run))
+                events.append(ev.TrialMeasured(now_s, job.id, found))
+            if isinstance(action, Measure | End) and run in world.jobs:
+                events.append(ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE))
         return events
 
 
@@ -233,12 +212,7 @@ def _observed(world: World, job: Job, gpus: int, is_measured: bool) -> ObservedR
     return ObservedRun(started_s=None if math.isnan(started_s) else started_s, is_leaving=is_measured and is_cancelled)
 
 
-def _cancel(run: JobId, now_s: float) -> ev.Event:
-    return ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE)
-
-
 def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:
-    """What becomes of a job that has been tried out."""
     lesson = learn(job, world.trials[job.id])
     if job.trial is not None and job.trial.only:
         state = JobState.SUCCEEDED if lesson.fits else JobState.FAILED
@@ -250,12 +224,6 @@ def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:
     if lesson.job != job:
         events.append(ev.JobChanged(now_s, lesson.job, cause=CAUSE))
     return [*events, ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
-
-
-def _abandon(job: Job, now_s: float, why: str) -> list[ev.Event]:
-    if job.trial is not None and job.trial.only:
-        return [ev.JobEnded(now_s, job.id, JobState.FAILED, cause=CAUSE, detail=why)]
-    return [ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
 
 
 def _tried(world: World) -> list[Job]:

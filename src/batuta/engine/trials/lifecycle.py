@@ -1,7 +1,6 @@
 """The lifecycle of a trial, pure: which sizes are tried out, and what comes next, for every backend.
 
-`next_actions` is asked again after each change. Its answer follows from what is durable and what the backend
-shows, so it is the same after a restart.
+The answer of `next_actions` follows from what is durable and observed, so it is the same after a restart.
 """
 
 from __future__ import annotations
@@ -13,25 +12,19 @@ from typing import TypeAlias
 
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
-from batuta.prediction.initial_size import legal_sizes
+from batuta.prediction.application_history import legal_sizes
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TRIAL_BUDGET_S, TrialSpec
 
-MOST_RUNS = 6
-"""Sizes that are tried where the user does not say which: from 1 to 32 GPUs, or as far as it gets."""
-CLOSE = 1.5
-"""A size that is less than so many times another is close to it."""
-LONGEST_RUN_S = 60.0
-"""For so long a job runs at each size where that is not said; less where the budget is small."""
+MOST_RUNS = 6  # sizes that are tried where the user does not say which: from 1 to 32 GPUs, or as far as it gets
+CLOSE = 1.5  # a size that is less than so many times another is close to it
+LONGEST_RUN_S = 60.0  # for so long a job runs at each size where that is not said; less where the budget is small
 
 
 def plan_trial(
     job: Job, wishes: TrialSpec, most: int, *, open_up_to: int | None = None, for_good: bool = False
 ) -> TrialPlan:
-    """What is to be tried out of a job that could have up to `most` GPUs.
-
-    InputError for a size that was asked for and that it cannot have.
-    """
+    """What to try out of a job that could have up to `most` GPUs; InputError for a size that it cannot have."""
     legal = [gpus for gpus in legal_sizes(job) if gpus <= most] or [job.min]
     if wishes.sizes:
         check_sizes(wishes.sizes, legal)
@@ -51,7 +44,7 @@ def plan_trial(
 def ladder(legal: Sequence[int]) -> tuple[int, ...]:
     """The smallest size, each next that is at least twice the one before, and the largest.
 
-    Where the largest is close to the last of these, it takes its place: two that are alike teach nothing.
+    The largest takes the place of the last of these where it is close to it: two that are alike teach nothing.
     """
     found = [legal[0]]
     for gpus in legal:
@@ -77,24 +70,20 @@ def check_sizes(wanted: Sequence[int], legal: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class _OfSize:
+    gpus: int
+
+
+class Begin(_OfSize):
     """Let it run at this size."""
 
-    gpus: int
 
-
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(_OfSize):
     """Write down what the run at this size showed."""
 
-    gpus: int
 
-
-@dataclass(frozen=True, slots=True)
-class End:
+class End(_OfSize):
     """What the run at this size showed is written down: it may go."""
-
-    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +101,17 @@ class ObservedRun:
     is_over: bool = False
     started_s: float | None = None
     is_leaving: bool = False
-    is_left_over: bool = False
-    """It is that of a trial of the same name before this one, and goes with it."""
+    is_left_over: bool = False  # it is that of a trial of the same name before this one, and goes with it
 
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
     """How far a trial is."""
 
-    measured: Collection[int]
-    """Sizes of which it is known what they showed, …"""
-    written: Collection[int]
-    """… and those of which that is durable: what only the controller knows would be lost with it."""
+    measured: Collection[int]  # sizes of which it is known what they showed, …
+    written: Collection[int]  # … and of which that is durable: the rest would be lost with the controller
     runs: Mapping[int, ObservedRun]
-    watched_s: float = -math.inf
-    """Since when this controller watches: it has seen nothing of what a run did before."""
+    watched_s: float = -math.inf  # since when this controller watches: it has seen nothing of what a run did before
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +125,7 @@ class NextActions:
 def next_actions(
     plan: TrialPlan, parallelism: int, began_s: float, standing: TrialProgress, now_s: float
 ) -> NextActions:
-    """The smallest sizes first; no more at a time than may run beside each other."""
+    """Return what comes next: the smallest sizes first; no more at a time than may run beside each other."""
     end_s = began_s + plan.budget_s
     is_over = now_s >= end_s
     actions: list[Action] = []
@@ -180,7 +165,6 @@ def _is_done(plan: TrialPlan, standing: TrialProgress, is_over: bool) -> bool:
 def _over_s(run: ObservedRun, plan: TrialPlan, watched_s: float, end_s: float) -> float:
     """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts.
 
-    Only time in which it was watched counts: while the controller is down no report is read, and a run that
-    went on meanwhile would be judged by nothing.
+    Only time in which it was watched counts: while the controller is down no report is read.
     """
     return end_s if run.started_s is None else min(end_s, max(run.started_s, watched_s) + plan.each_s)

@@ -18,28 +18,26 @@ from batuta.prediction.application_history import (
     ApplicationHistory,
     KnownSpeed,
     Series,
-    application_of,
+    choose_size,
+    footprint_of,
+    legal_sizes,
     measured,
+    settle,
 )
-from batuta.prediction.initial_size import choose_size, legal_sizes, settle
 from batuta.prediction.scaling import Footprint
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A job after its trial: as it should be queued, and why."""
+    """A job after its trial, as it should be queued. A curve or choice of None: too little was measured to say."""
 
     job: Job
     curve: SpeedCurve | None = None
-    """How it scales; None when too little was measured to say."""
-    choice: SizeChoice | None = None
-    """The size that is best asked for, whether the job's user left that open or not."""
-    fits: bool = True
-    """False: at every size that was tried it ran out of memory."""
+    choice: SizeChoice | None = None  # the size that is best asked for, whether the job's user left that open or not
+    fits: bool = True  # false: at every size that was tried it ran out of memory
 
     @property
     def sentence(self) -> str:
-        """What it comes to."""
         if not self.fits:
             return "it ran out of GPU memory at every size that was tried"
         if self.choice is None:
@@ -48,7 +46,6 @@ class Lesson:
 
 
 def learn(job: Job, measured: Sequence[TrialMeasurement]) -> Lesson:
-    """What the trial of a job says about it."""
     plan = job.trial
     assert plan is not None
     if _lacking(measured).issuperset(plan.sizes):
@@ -122,10 +119,8 @@ _OUT_OF_MEMORY = re.compile(
 class Look:
     """The GPUs of a run at one moment. None: not known."""
 
-    memory_mib: int | None = None
-    """In use, on the fullest of them."""
-    utilisation: float | None = None
-    """On the average, 0 to 1."""
+    memory_mib: int | None = None  # in use, on the fullest of them
+    utilisation: float | None = None  # on the average, 0 to 1
 
 
 @dataclass(slots=True)
@@ -192,7 +187,7 @@ def _told(
         run=job.id,
         gpus=job.size,
         outcome=outcome,
-        application=application_of(job),
+        application=job.application,
         gpu_type=gpu_type,
         nodes=nodes,
         racks=racks,
@@ -209,6 +204,5 @@ def _told(
 def _place(world: World, placement: Placement | None) -> tuple[int, int, str]:
     if placement is None or placement.spans[0].node not in world.nodes.index:
         return 1, 1, ""
-    first = world.nodes.nodes[world.nodes.index[placement.spans[0].node]]
-    racks = world.nodes.racks(placement) if len(placement.spans) > 1 else 1
-    return min(len(placement.nodes), 2), min(racks, 2), first.gpu_type
+    footprint = footprint_of(world, placement)
+    return footprint.nodes, footprint.racks, world.nodes.nodes[world.nodes.index[placement.spans[0].node]].gpu_type

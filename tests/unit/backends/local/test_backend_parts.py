@@ -20,7 +20,7 @@ from batuta.backends.local.job_files import (
 from batuta.backends.local.live_run import can_resize_in_place
 from batuta.backends.local.replica_plan import Machine
 from batuta.core.job import JobKind
-from batuta.engine.event_buffer import SteadyClock
+from batuta.engine.ports import SteadyClock
 from batuta.prediction import Run
 from tests.support.worlds import at, make_job
 

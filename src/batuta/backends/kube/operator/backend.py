@@ -21,8 +21,8 @@ from batuta.core.event import Event, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Command, Decision, Plan, Preempt, Stop
 from batuta.core.world import World
-from batuta.engine.event_buffer import EventBuffer
 from batuta.engine.observers import Observer
+from batuta.engine.ports import EventBuffer
 
 _LONGEST_WAIT_S = 3600.0
 

@@ -17,7 +17,7 @@ from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import Job, JobId, SizeChoice
 from batuta.engine.jobs.backoff import Backoff
-from batuta.prediction.initial_size import choose_size
+from batuta.prediction.application_history import choose_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from batuta.backends.kube.unified_job.model import SizeChoiceStatus, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.core.job import Job, JobState, Progress, SizeChoice
 from batuta.core.reason import Reason
-from batuta.prediction.initial_size import legal_sizes, settle
+from batuta.prediction.application_history import legal_sizes, settle
 from batuta.quota.reasons import OF_QUOTA, kueue_name
 from batuta.spec.task_job import NEVER_S
 

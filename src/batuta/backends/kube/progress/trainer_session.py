@@ -79,10 +79,6 @@ class JobReports:
         """A checkpoint was asked for; what is made from now on counts."""
         self._progress.asked(now_s)
 
-    def checkpointed(self, now_s: float) -> None:
-        """There it is."""
-        self._progress.checkpointed(now_s)
-
     def hear(self, heard: LogReport, now_s: float) -> JobProgressed | None:
         """Takes in what was said in a log; an event when it is worth one."""
         if heard.is_all:
@@ -173,7 +169,6 @@ class CheckpointRequester:
         """Whether the checkpoint that was asked for is complete."""
         if self.is_open and self._reports.checkpoints.has_answered(self._number):
             self._is_answered = True
-            self._reports.checkpointed(now_s)
         return self._is_answered
 
     def give_up(self) -> None:

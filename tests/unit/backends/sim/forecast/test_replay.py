@@ -11,8 +11,8 @@ from batuta.backends.sim.run import RunOptions, simulate
 from batuta.backends.sim.workload import SimJob
 from batuta.core.apply import apply
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal
 from batuta.engine.profile import profile_for
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes, scaling
 
