@@ -83,7 +83,7 @@ class SchedulingCycle:
         # 3. … and cycles over the heads of all queues give out the rest, by borrowing and preemption.
         refusals: dict[Hashable, Refusal] = {}
         for waiting in self._pending_queues():
-            scheduler = Scheduler(self._state, self._reservations, waiting)
+            scheduler = Scheduler(self._state, waiting, self._reservations)
             scheduler.settle(self._nominal_quota.let_in, self._preempt)
             refusals.update(scheduler.refusals)
         self._refuse_the_rest(refusals)
@@ -211,9 +211,8 @@ class SchedulingCycle:
         for row in waiting:
             if row in self._workloads.without:
                 continue
-            reserved = delaying.get(row)
-            if reserved is not None:
-                self._refused[row] = words.of(reserved, kept=True)
+            if row in delaying:
+                self._refused[row] = words.of(delaying[row], kept=True)
             else:
                 self._refused[row] = words.of(told.get(row) or refusals.get(row))
 
@@ -377,14 +376,18 @@ class _Admission:
     def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, NodeRequirements]:
         """What those want of nodes whose flavors are good for some only."""
         jobs, found = self._world.jobs.jobs, dict[int, NodeRequirements]()
-        if any(flavor.node_labels or flavor.tolerations for flavor in self._world.effective_quota.flavors):
-            admitted_before = {
-                self._rows[tree][place]: flavors
-                for tree, results in self._results.items()
-                for place, flavors in results.admitted
-            }
-            requests = QuotaRequests(self._world, self._tree)
-            for row, flavors in (admitted_before | dict(new)).items():
+        flavors_of = self._world.effective_quota.flavors
+        choosy = {flavor.name for flavor in flavors_of if flavor.node_labels or flavor.tolerations}
+        if not choosy:
+            return found
+        admitted_before = {
+            self._rows[tree][place]: flavors
+            for tree, results in self._results.items()
+            for place, flavors in results.admitted
+        }
+        requests = QuotaRequests(self._world, self._tree)
+        for row, flavors in (admitted_before | dict(new)).items():
+            if any(name in choosy for _, name in flavors):
                 wishes = requests.where(jobs[row], flavors)
                 if wishes is not None:
                     found[row] = wishes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from batuta.core.quota import Reclaim, Strategy
+from batuta.core.quota import Reclaim
 from batuta.quota.fair_sharing import Share, with_added
 from batuta.quota.flavors import Assignment, Mode
 from batuta.quota.preemption import PreemptionReason, PreemptionTarget
@@ -175,13 +175,10 @@ class Scheduler:
     def __init__(
         self,
         state: QuotaState,
+        pending_queues: Mapping[str, PendingQueue],
         reservations: Reservations | None = None,
-        pending_queues: Mapping[str, PendingQueue] | None = None,
     ) -> None:
-        self.state, self._reservations = state, reservations
-        self._pending_queues: Mapping[str, PendingQueue] = pending_queues or {
-            queue.name: PendingQueue(queue.strategy is Strategy.STRICT_FIFO) for queue in state.quota.cluster_queues
-        }
+        self.state, self._pending_queues, self._reservations = state, pending_queues, reservations
         self.refusals: dict[Hashable, Refusal] = {}
         """Why those who wait do, by key. Who may not overtake another is never looked at, and not in here."""
 
@@ -210,7 +207,7 @@ class Scheduler:
         """
         again = True
         for _ in range(MOST_CYCLES):
-            busy = [pending for pending in self._pending_queues.values() if pending.first or len(pending)]
+            busy = [pending for pending in self._pending_queues.values() if pending.first or pending.waiting]
             heads = [workload for pending in busy if (workload := self._head(pending)) is not None]
             if not heads:
                 return
@@ -233,25 +230,30 @@ class Scheduler:
             return first
         if pending.prechecks is not None:
             pending.prechecks.reset()
-        while (workload := pending.pop()) is not None:
-            if pending.strict:
-                if workload.unplaceable:
-                    pending.put(workload)
-                    return None
-                return workload
-            refusal = pending.why_inadmissible(workload)
+        if pending.strict:
+            return self._strict_head(pending)
+        waiting, why_inadmissible, set_aside = pending.waiting, pending.why_inadmissible, pending.inadmissible.append
+        while waiting:
+            one = waiting.pop()
+            priority, _, key = one
+            refusal = why_inadmissible(priority, key)
             if refusal is not None:
-                self.refusals[workload.key] = refusal
+                self.refusals[key] = refusal
             else:
-                pending.nominated.add(workload.key)
-                if not workload.unplaceable and not self._would_delay(workload):
-                    return workload
-            pending.inadmissible[workload.key] = workload
+                pending.nominated.add(key)
+                if key not in pending.unplaceable and not self._would_delay(pending, key):
+                    return pending.workload(key)
+            set_aside(one)
         return None
 
-    def _would_delay(self, workload: Workload) -> bool:
+    def _strict_head(self, pending: PendingQueue) -> Workload | None:
+        if not pending.waiting or pending.waiting[-1][2] in pending.unplaceable:
+            return None
+        return pending.workload(pending.waiting.pop()[2])
+
+    def _would_delay(self, pending: PendingQueue, key: Hashable) -> bool:
         return self._reservations is not None and self._reservations.would_delay(
-            workload.queue, workload.shape, workload.key
+            pending.queue, pending.shape_of(key), key
         )
 
     def _act(
@@ -277,7 +279,7 @@ class Scheduler:
                 continue
             self.refusals[workload.key] = entry.refusal
             if entry.outcome is Outcome.WAITS and not pending.strict:
-                pending.inadmissible[workload.key] = workload
+                pending.set_aside(workload)
                 if self._reservations is None or workload.key not in self._reservations.delaying:
                     # Another one just like it fares no better, unless it is a question of how long it runs.
                     pending.refuse(workload, entry.refusal)

@@ -7,6 +7,7 @@ afterwards is not wanted by its owner at the same moment. Thousands of jobs are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
 from batuta.quota.reasons import Refusal
@@ -90,16 +91,10 @@ class QueuePrechecks:
         snapshot: Snapshot,
         state: QuotaState,
         reservations: Reservations,
-        workloads: JobWorkloads,
     ) -> None:
         self.queue = state.tree.queues[name]
         self._cluster_queue = snapshot.cluster_queues[name]
-        self._snapshot, self._state, self._reservations, self._workloads = (
-            snapshot,
-            state,
-            reservations,
-            workloads,
-        )
+        self._snapshot, self._state, self._reservations = snapshot, state, reservations
         self._most: dict[tuple[int, int], int] = {}
         """By priority and flavor resource: more than this no job could have now."""
         self._short: dict[int, Refusal] = {}
@@ -110,15 +105,13 @@ class QueuePrechecks:
         self._most.clear()
         self._short.clear()
 
-    def why_inadmissible(self, row: int) -> Refusal | None:
-        """Why a job cannot have quota now, where that takes no search.
+    def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None:
+        """Why such a job cannot have quota now, where that takes no search.
 
         It would have to borrow what is not there, however many of its own queue were preempted for it.
         """
-        request = self._snapshot.request_of[row]
-        if not self._cluster_queue.prechecked or len(request.kinds) != 1 or row in self._workloads.without:
+        if not self._cluster_queue.prechecked or len(request.kinds) != 1:
             return None
-        priority = self._snapshot.priorities[row]
         for fr, amount in request.usage.items():
             most = self._most.get((priority, fr))
             if most is None:
@@ -172,11 +165,17 @@ class NominalQuotaAdmission:
 
     def pending(self, name: str) -> PendingQueue:
         """Those of a queue who need a closer look."""
-        cq, queue = self._snapshot.cluster_queues[name], self._state.tree.queues[name]
-        pending = PendingQueue(cq.strict, None if cq.strict else self._prechecks(name))
-        for row in cq.waiting:
-            pending.put(self._workloads.waiting(row, queue))
-        return pending
+        cq, priorities = self._snapshot.cluster_queues[name], self._snapshot.priorities
+        queue = self._state.tree.queues[name]
+        return PendingQueue(
+            queue,
+            cq.strict,
+            partial(self._workloads.waiting, queue),
+            self._snapshot.request_of.__getitem__,
+            [(priorities[row], -row, row) for row in reversed(cq.waiting)],
+            self._workloads.without,
+            None if cq.strict else self._prechecks(name),
+        )
 
     def let_in(self, workload: Workload) -> None:
         """Notes that a workload has got its quota."""
@@ -213,7 +212,7 @@ class NominalQuotaAdmission:
                 self._reservations.cancel(queue)
                 if self._passes_by(name, first):
                     continue
-                workload = self._workloads.waiting(first[-1], queue)
+                workload = self._workloads.waiting(queue, first[-1])
                 if (found := state.fit(workload)) is not None:
                     state.admit(workload, found)
                     self.let_in(workload)
@@ -226,9 +225,9 @@ class NominalQuotaAdmission:
 
         Then what is left is reserved for it, and the queue goes on.
         """
-        prechecks = self._prechecks(name)
+        prechecks, row = self._prechecks(name), first[-1]
         prechecks.reset()
-        refusal = prechecks.why_inadmissible(first[-1])
+        refusal = prechecks.why_inadmissible(self._snapshot.priorities[row], self._snapshot.request_of[row])
         if refusal is None:
             return False
         # In its own numbers, not in those that count what is reserved for it as used.
@@ -269,7 +268,7 @@ class NominalQuotaAdmission:
     def _prechecks(self, name: str) -> QueuePrechecks:
         found = self._prechecks_of.get(name)
         if found is None:
-            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations, self._workloads)
+            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations)
             self._prechecks_of[name] = found
         return found
 

@@ -254,7 +254,7 @@ class JobWorkloads:
         """Whether a job lets no other of its queue pass that would delay it."""
         return self._due[row] and row not in self.without
 
-    def waiting(self, row: int, queue: Node) -> Workload:
+    def waiting(self, queue: Node, row: int) -> Workload:
         """A job that waits for quota of a queue, as a workload."""
         job, request = self._world.jobs.jobs[row], self._snapshot.request_of[row]
         return Workload(
@@ -262,12 +262,11 @@ class JobWorkloads:
             queue,
             request.pod_sets,
             job.priority,
-            (job.submit_s, row),
+            row,
             only=request.only,
-            unplaceable=row in self.without,
             due=self.is_due(row),
             flavor_choice=request.flavor_choice,
-            shape=id(request),
+            shape=request,
             request=request,
         )
 
@@ -280,7 +279,7 @@ class JobWorkloads:
         for row, (flavors, usage) in self._snapshot.cluster_queues[name].running.items():
             job = world.jobs.jobs[row]
             lost_s = lost_gpu_s(world, row, self._now_s)
-            workload = Workload(row, node, (), job.priority, (job.submit_s, row), lost_s)
+            workload = Workload(row, node, (), job.priority, row, lost_s)
             workload.flavors, workload.usage, workload.stays = flavors, usage, row in self._snapshot.still
             workload.since = float(np.fmax(world.jobs.last_start_s[row], 0.0))
             found[row] = workload
@@ -296,7 +295,7 @@ class JobWorkloads:
         found: dict[Hashable, Workload] = {}
         queue = self._tree.queues[name]
         for row, flavors in self.new[name].items():
-            workload = found[row] = self.waiting(row, queue)
+            workload = found[row] = self.waiting(queue, row)
             workload.flavors, workload.usage, workload.since = (
                 flavors,
                 self._snapshot.request_of[row].usage,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -86,8 +86,8 @@ class Workload:
     queue: Node
     pod_sets: tuple[PodSet, ...]
     priority: int = 0
-    place: tuple[float, int] = (0.0, 0)
-    """Its place in the queue among equal priorities: when it was made, then the order of making."""
+    place: int = 0
+    """Its place in the queue among equal priorities: the oldest has the smallest number."""
     lost_s: float = 0.0
     """GPU seconds that would be lost by preempting it."""
     only: frozenset[str] | None = None
@@ -102,8 +102,6 @@ class Workload:
     """It is just starting or resizing, so it cannot be preempted now."""
     has_preempted: bool = False
     """Others were preempted for it already, and it has not got what they had."""
-    unplaceable: bool = False
-    """There is no place for it now, so it gets no quota. In a strict queue no other overtakes it yet."""
     due: bool = False
     """It has waited so long that no other may delay it any more."""
     tried: Sequence[Mapping[str, int]] = ()
@@ -133,9 +131,9 @@ class Workload:
         return any(at >= 0 for own in self.tried for at in own.values())
 
     @property
-    def order(self) -> tuple[int, float, int]:
+    def order(self) -> tuple[int, int]:
         """Sorts those that wait in one queue: the most important first, then the oldest."""
-        return (-self.priority, *self.place)
+        return (-self.priority, self.place)
 
     def uses(self, frs: Amounts) -> bool:
         usage = self.usage
@@ -497,34 +495,55 @@ class Prechecks(Protocol):
 
     def reset(self) -> None: ...
 
-    def why_inadmissible(self, row: int) -> Refusal | None: ...
+    def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None: ...
+
+
+Pending = tuple[int, int, Hashable]
+"""A workload in its queue: its priority, its place (negated) and its key. The largest is at the head."""
 
 
 @dataclass(slots=True)
 class PendingQueue:
-    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released."""
+    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released.
 
+    Most of them are refused without being nominated, so none is made of its key before that.
+    """
+
+    queue: Node
     strict: bool
+    make: Callable[[Hashable], Workload]
+    """Makes a workload of its key."""
+    shape_of: Callable[[Hashable], Hashable]
+    """By key: workloads of equal shape are answered alike."""
+    waiting: list[Pending] = field(default_factory=list)
+    unplaceable: Set[Hashable] = frozenset()
+    """There is no place for these now, so they get no quota. In a strict queue no other overtakes them yet."""
     prechecks: Prechecks | None = None
-    waiting: list[tuple[tuple[int, float, int], int, Workload]] = field(default_factory=list)
-    inadmissible: dict[Hashable, Workload] = field(default_factory=dict)
+    inadmissible: list[Pending] = field(default_factory=list)
     refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
     """By shape: the priority that was refused since something was given back, and why."""
     asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
     """The same by request, of those who were nominated."""
     nominated: set[Hashable] = field(default_factory=set)
     """Those who have been at the head of the queue: prechecks are for the others."""
+    made: dict[Hashable, Workload] = field(default_factory=dict)
+    """By key: a workload knows how far the search for its flavors has come."""
     first: Workload | None = None
     """The workload for which others were just preempted: it goes first, before a third one takes that."""
 
     def put(self, workload: Workload) -> None:
-        heapq.heappush(self.waiting, (workload.order, id(workload), workload))
+        self.made[workload.key] = workload
+        insort(self.waiting, _pending(workload))
 
-    def __len__(self) -> int:
-        return len(self.waiting)
+    def set_aside(self, workload: Workload) -> None:
+        """Until quota is released."""
+        self.inadmissible.append(_pending(workload))
 
-    def pop(self) -> Workload | None:
-        return heapq.heappop(self.waiting)[2] if self.waiting else None
+    def workload(self, key: Hashable) -> Workload:
+        found = self.made.get(key)
+        if found is None:
+            found = self.made[key] = self.make(key)
+        return found
 
     def refuse(self, workload: Workload, refusal: Refusal) -> None:
         """Remembers what was said to this one, for others just like it."""
@@ -532,32 +551,42 @@ class PendingQueue:
         if workload.request is not None:
             self.asked[workload.request] = workload.priority, refusal
 
-    def why_inadmissible(self, workload: Workload) -> Refusal | None:
+    def why_inadmissible(self, priority: int, key: Hashable) -> Refusal | None:
         """Why a workload need not be nominated: one like it, or one that asks for less, was refused."""
-        known = self.refused.get(workload.shape)
-        request = workload.request
-        if known is None and request is not None and workload.key not in self.nominated:
-            known = self._precheck(workload, request)
-            if known is not None:
-                self.refused[workload.shape] = known
-        return known[1] if known is not None and workload.priority <= known[0] else None
+        shape = self.shape_of(key)
+        known = self.refused.get(shape)
+        if known is None:
+            if self.prechecks is None or key in self.nominated:
+                return None
+            known = self._precheck(self.prechecks, priority, key, shape)
+            if known is None:
+                return None
+            self.refused[shape] = known
+        return known[1] if priority <= known[0] else None
 
-    def _precheck(self, workload: Workload, request: QuotaRequest) -> tuple[int, Refusal] | None:
-        found = None if self.prechecks is None else self.prechecks.why_inadmissible(workload.row)
-        if found is not None:
-            return workload.priority, found
+    def _precheck(
+        self, prechecks: Prechecks, priority: int, key: Hashable, request: Hashable
+    ) -> tuple[int, Refusal] | None:
+        assert isinstance(request, QuotaRequest)
+        if key not in self.unplaceable and (found := prechecks.why_inadmissible(priority, request)) is not None:
+            return priority, found
         for other, (least, refusal) in self.asked.items():
-            if workload.priority <= least and request.requests_no_less_than(other):
+            if priority <= least and request.requests_no_less_than(other):
                 return least, request.as_its_own(refusal)
         return None
 
     def wake(self) -> None:
         """Quota was released: every workload is looked at again."""
-        for _, _, workload in self.waiting:
-            # A flavor that its search has passed may be free now.
-            workload.tried = ()
-        for workload in self.inadmissible.values():
-            self.put(workload)
+        for _, _, key in self.waiting:
+            if key in self.made:
+                # A flavor that its search has passed may be free now.
+                self.made[key].tried = ()
+        self.waiting += self.inadmissible
+        self.waiting.sort()
         self.inadmissible.clear()
         self.refused.clear()
         self.asked.clear()
+
+
+def _pending(workload: Workload) -> Pending:
+    return workload.priority, -workload.place, workload.key
