@@ -69,7 +69,7 @@ def check_table(jobs: JobTable) -> None:
     assert jobs.key_of == dict(zip(jobs.ids, keys, strict=True))
     assert [jobs.row(job) for job in jobs.ids] == list(range(jobs.n))
     for row, job in enumerate(jobs.jobs):
-        told = {name: int(jobs.column(name)[row]) for name in jobs.I}
+        told = {name.removeprefix("i."): column[row] for name, column in jobs.stored_columns().items()}
         assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
         assert told["step"] == (job.gpus_per_replica or 1)
         assert told["cpu_only"] == job.cpu_only

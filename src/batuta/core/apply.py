@@ -24,7 +24,7 @@ from batuta.core.holdings import (
     without,
 )
 from batuta.core.job import DesiredState, Job, JobId
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialOutcome, run_id
@@ -40,10 +40,6 @@ from batuta.core.utilisation import (
 )
 from batuta.core.world import ExcludedNodes, ForeignUsage, PastJob, World, speed_at
 
-_FIRST_START, _RATE, _ATTAINED, _RUN = (
-    JobTable.F[name] for name in ("first_start_s", "rate", "attained_gpu_s", "run_s")
-)
-_RESTARTS = JobTable.I["restarts"]
 AVOID_S = 60.0
 """For so long after its back-off a job is not sent to a node again that would not have it."""
 
@@ -243,7 +239,7 @@ def _started(world: World, event: ev.JobStarted) -> None:
     if world.leaving:
         has_left(world, row)
     began_anew(world, row, event.time_s)
-    jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
+    jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
 
 
 def _progressed(world: World, event: ev.JobProgressed) -> None:
@@ -331,22 +327,19 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     _give_up_trials(world, job)
     if placement is not None:
         release(world, row, end_s)
-    f, i = jobs.cells()
-    first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
-    run_s = f.item(_RUN, row)
     world.past[event.job] = PastJob(
         job,
         event.state,
-        first_start_s,
+        jobs.first_start_s.item(row),
         end_s,
-        attained_gpu_s,
-        i.item(_RESTARTS, row),
+        jobs.attained_gpu_s.item(row),
+        jobs.restarts.item(row),
         world.progress.pop(event.job, None),
         event.exit_code,
         event.detail,
         world.trials.pop(event.job, ()),
         placement if job.trial_of is not None else None,
-        run_s,
+        jobs.run_s.item(row),
         event.reason,
         event.evidence,
     )

@@ -135,9 +135,6 @@ SETTLES_S = 300.0
 """For so long after a change estimates alone do not change a job again."""
 HOUR_S = 3600.0
 
-_CHANGED_S, _LEFT = JobTable.F["changed_s"], JobTable.F["changes_left"]
-_GENERATION, _RESTARTS = JobTable.I["changed_generation"], JobTable.I["restarts"]
-
 CHANGES_DEMAND: frozenset[type] = frozenset(
     {
         *(ev.JobSubmitted, ev.JobEnded, ev.JobChanged, ev.JobWished, ev.JobInterrupted),
@@ -151,11 +148,10 @@ CHANGES_DEMAND: frozenset[type] = frozenset(
 def note_change(world: World, row: int, now_s: float) -> None:
     """Notes that a plan resizes or moves a job, or starts it once more. Its first start is no change."""
     jobs = world.jobs
-    f, i = jobs.cells()
-    if i.item(_RESTARTS, row):
-        gained = CHANGES_PER_HOUR * (now_s - f.item(_CHANGED_S, row)) / HOUR_S
-        f[_LEFT, row] = min(f.item(_LEFT, row) + gained, CHANGES_AT_ONCE) - 1.0
-        f[_CHANGED_S, row], i[_GENERATION, row] = now_s, world.demand_generation
+    if jobs.restarts[row]:
+        gained = CHANGES_PER_HOUR * (now_s - jobs.changed_s.item(row)) / HOUR_S
+        jobs.changes_left[row] = min(jobs.changes_left.item(row) + gained, CHANGES_AT_ONCE) - 1.0
+        jobs.changed_s[row], jobs.changed_generation[row] = now_s, world.demand_generation
 
 
 def changes_left(jobs: JobTable, now_s: float) -> FloatArray:

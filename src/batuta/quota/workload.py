@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -511,9 +511,9 @@ class PendingQueue:
 
     queue: Node
     strict: bool
-    make: Callable[[Hashable], Workload]
+    make: Callable[[Any], Workload]
     """Makes a workload of its key."""
-    shape_of: Callable[[Hashable], Hashable]
+    shape_of: Callable[[Any], Hashable]
     """By key: workloads of equal shape are answered alike."""
     waiting: list[Pending] = field(default_factory=list)
     unplaceable: Set[Hashable] = frozenset()

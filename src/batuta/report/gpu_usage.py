@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import DesiredState, Job, JobId
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.plan import Stop
 from batuta.core.utilisation import mean_busy
 from batuta.core.world import World
@@ -245,7 +245,6 @@ def _fragmented(free: list[int], job: Job | None) -> int:
     return sum(free) - useful if useful >= job.min else sum(free)
 
 
-_LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
 _IGNORED = (
     *(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten),
     ev.HealthChanged,
@@ -409,9 +408,8 @@ class UsageAccounting:
         track.progress.clear()
 
     def _run_start_s(self, row: int) -> float:
-        floats, _ = self._world.jobs.cells()
-        begun = [s for s in (floats.item(_LAST_START, row), floats.item(_LAST_RESIZE, row)) if s == s]  # noqa: PLR0124
-        return max(begun, default=self._at_s)
+        begun_s = self._world.jobs.run_start_s(row)
+        return self._at_s if begun_s is None else begun_s
 
     def _affected(self, event: ev.Event) -> Iterable[JobId]:
         """Return the jobs whose GPUs an event may change."""
