@@ -38,10 +38,7 @@ def who_may_change(
     cpu_only = world.jobs.without_gpus()
     if cpu_only is None:
         return fixed, eligible
-    return (
-        None if fixed is None else fixed & ~cpu_only,
-        ~cpu_only if eligible is None else eligible & ~cpu_only,
-    )
+    return (None if fixed is None else fixed & ~cpu_only, ~cpu_only if eligible is None else eligible & ~cpu_only)
 
 
 def _who_may_change(
@@ -85,10 +82,7 @@ def kept(world: World, fixed: BoolArray | None) -> IntArray:
 
 
 def assign_types(
-    world: World,
-    capacity: list[int],
-    possible: Mapping[int, Set[int]] | None = None,
-    idle: Set[int] = frozenset(),
+    world: World, capacity: list[int], possible: Mapping[int, Set[int]] | None = None, idle: Set[int] = frozenset()
 ) -> IntArray:
     """One GPU type per row: what a job has, else the fastest accepted one with room for its `min`.
 
@@ -355,12 +349,7 @@ def _across_types(
 
 
 def _typed(
-    world: World,
-    view: PoolView,
-    options: OpenTypes,
-    rows: IntArray,
-    room: list[int],
-    node_gpus: list[int],
+    world: World, view: PoolView, options: OpenTypes, rows: IntArray, room: list[int], node_gpus: list[int]
 ) -> TypedView:
     return TypedView(
         jobs=view,

@@ -12,17 +12,7 @@ from batuta.core import event as ev
 from batuta.core.arrays import mask_of
 from batuta.core.cluster import Node, Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
-from batuta.core.holdings import (
-    begin_to_leave,
-    has_left,
-    lose,
-    lose_node,
-    occupy,
-    release,
-    take_over,
-    type_of,
-    without,
-)
+from batuta.core.holdings import begin_to_leave, has_left, lose, lose_node, occupy, release, take_over, type_of, without
 from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop

@@ -75,13 +75,7 @@ def _keep_sizes(world: World, rows: IntArray, number: IntArray, limit: IntArray,
 
 
 def _divided(
-    world: World,
-    now_s: float,
-    admitted: Admitted,
-    policy: Policy,
-    rows: IntArray,
-    parts: Partitions,
-    cap: IntArray,
+    world: World, now_s: float, admitted: Admitted, policy: Policy, rows: IntArray, parts: Partitions, cap: IntArray
 ) -> IntArray:
     """What each of these rows may have; each part of them is one budget's."""
     given = cap[rows]

@@ -34,12 +34,7 @@ _MILLI = 1000
 
 
 def place_cpu_only(
-    world: World,
-    now_s: float,
-    admitted: Admitted,
-    placed: Placed,
-    changes: Changes,
-    within: Mapping[JobId, int],
+    world: World, now_s: float, admitted: Admitted, placed: Placed, changes: Changes, within: Mapping[JobId, int]
 ) -> Placed:
     """Adds starts, repairs and stops of CPU-only jobs to the changes; returns what is free after them.
 

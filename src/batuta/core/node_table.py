@@ -268,10 +268,7 @@ class Reach(NamedTuple):
 
 
 def within_reach(
-    world: World,
-    cap: IntArray | None,
-    gpu_type: IntArray | None,
-    instead: Mapping[int, NodeRequirements] | None = None,
+    world: World, cap: IntArray | None, gpu_type: IntArray | None, instead: Mapping[int, NodeRequirements] | None = None
 ) -> tuple[IntArray | None, Reach | None]:
     """Lowers the caps of jobs that want more than the open nodes could give to them; what they have stays.
 
@@ -300,10 +297,7 @@ def within_reach(
 
 
 def _most(
-    world: World,
-    row: int,
-    instead: Mapping[int, NodeRequirements] | None,
-    known: dict[NodeRequirements, list[int]],
+    world: World, row: int, instead: Mapping[int, NodeRequirements] | None, known: dict[NodeRequirements, list[int]]
 ) -> list[int]:
     wishes = instead.get(row) if instead else None
     if wishes is None:

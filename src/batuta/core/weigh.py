@@ -59,12 +59,7 @@ class Worth(tuple[float, float]):
 
 
 def worth_of_change(
-    speed_before: float,
-    speed_after: float,
-    remaining_s: float,
-    restart_s: float,
-    lost_work_s: float,
-    costs: Costs,
+    speed_before: float, speed_after: float, remaining_s: float, restart_s: float, lost_work_s: float, costs: Costs
 ) -> Worth:
     """Gain and cost of changing a running job's speed now."""
     horizon_s = max(costs.least_horizon_s, costs.horizon_restarts * restart_s)
@@ -132,11 +127,7 @@ def weigh(world: World, now_s: float, changes: Changes, placed: Placed, admitted
             stays = _may_keep(job, before.size, row, admitted)
             if not worth.pays and stays and _put_back(layout, job, before, after):
                 del changes.after[row]
-                changes.dropped[row] = (
-                    ("wanted", after.size),
-                    ("gain_s", worth.gain_s),
-                    ("cost_s", worth.cost_s),
-                )
+                changes.dropped[row] = (("wanted", after.size), ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
         else:
             given_up.append(row)
     for row in given_up:

@@ -25,12 +25,7 @@ _set = object.__setattr__  # fills a slot of a frozen value, as its own construc
 
 
 def pool_view(
-    world: World,
-    now_s: float,
-    rows: IntArray | None,
-    capacity: int,
-    cap: IntArray | None,
-    kind: int | None = None,
+    world: World, now_s: float, rows: IntArray | None, capacity: int, cap: IntArray | None, kind: int | None = None
 ) -> PoolView:
     """These rows, or all when `rows` is None; `cap` lowers what a row may have, `kind` is the GPU type."""
     view = WorldView.__new__(WorldView)
@@ -222,12 +217,7 @@ class PartView(WorldView):
         if isinstance(column, np.ndarray):
             value: Any = column[part]
         elif isinstance(column, LegalSizes):
-            low, high, step, listed = (
-                column.min[part],
-                column.max[part],
-                column.step[part],
-                column.set_of[part],
-            )
+            low, high, step, listed = (column.min[part], column.max[part], column.step[part], column.set_of[part])
             value = LegalSizes(low, high, step, listed, column.sets, column.regular, column.rigid)
         elif isinstance(column, Curves):
             value = Curves(column.flat, column.start[part], column.last[part])

@@ -173,10 +173,7 @@ class Scheduler:
     """Runs scheduling cycles over the heads of pending queues until none of them can be served."""
 
     def __init__(
-        self,
-        state: QuotaState,
-        pending_queues: Mapping[str, PendingQueue],
-        reservations: Reservations | None = None,
+        self, state: QuotaState, pending_queues: Mapping[str, PendingQueue], reservations: Reservations | None = None
     ) -> None:
         self.state, self._pending_queues, self._reservations = state, pending_queues, reservations
         self.refusals: dict[Hashable, Refusal] = {}
@@ -196,11 +193,7 @@ class Scheduler:
             if one.is_queue and one.name in self._pending_queues:
                 self._pending_queues[one.name].wake()
 
-    def settle(
-        self,
-        on_admit: Callable[[Workload], None],
-        on_preempt: Callable[[Preempted], None],
-    ) -> None:
+    def settle(self, on_admit: Callable[[Workload], None], on_preempt: Callable[[Preempted], None]) -> None:
         """Runs cycles until no workload can be served.
 
         `on_preempt` learns of each preempted workload, and may make it pending again.
@@ -257,10 +250,7 @@ class Scheduler:
         )
 
     def _act(
-        self,
-        entries: Iterable[Entry],
-        on_admit: Callable[[Workload], None],
-        on_preempt: Callable[[Preempted], None],
+        self, entries: Iterable[Entry], on_admit: Callable[[Workload], None], on_preempt: Callable[[Preempted], None]
     ) -> bool:
         """Carries a cycle's outcome out; whether anything came of it."""
         progress = False

@@ -158,11 +158,7 @@ class FairSharingPreemption:
         return False
 
     def _push(
-        self,
-        context: PreemptionContext,
-        workload: Workload,
-        reason: PreemptionReason,
-        gone: list[PreemptionTarget],
+        self, context: PreemptionContext, workload: Workload, reason: PreemptionReason, gone: list[PreemptionTarget]
     ) -> bool:
         """Takes one away; whether the workload fits now, without what was added for the comparison."""
         workload.queue.remove(workload.usage)

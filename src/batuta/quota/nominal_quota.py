@@ -85,13 +85,7 @@ class QueuePrechecks:
     changes in what is used.
     """
 
-    def __init__(
-        self,
-        name: str,
-        snapshot: Snapshot,
-        state: QuotaState,
-        reservations: Reservations,
-    ) -> None:
+    def __init__(self, name: str, snapshot: Snapshot, state: QuotaState, reservations: Reservations) -> None:
         self.queue = state.tree.queues[name]
         self._cluster_queue = snapshot.cluster_queues[name]
         self._snapshot, self._state, self._reservations = snapshot, state, reservations
@@ -142,12 +136,7 @@ class NominalQuotaAdmission:
     def __init__(
         self, snapshot: Snapshot, state: QuotaState, reservations: Reservations, workloads: JobWorkloads
     ) -> None:
-        self._snapshot, self._state, self._reservations, self._workloads = (
-            snapshot,
-            state,
-            reservations,
-            workloads,
-        )
+        self._snapshot, self._state, self._reservations, self._workloads = (snapshot, state, reservations, workloads)
         self._prechecks_of: dict[str, QueuePrechecks] = {}
         self.told: dict[int, Refusal] = {}
         """Why jobs wait for which quota is reserved."""
@@ -250,11 +239,7 @@ class NominalQuotaAdmission:
             self._reservations.reserve(queue, request.usage)
 
     def _serve_pending(
-        self,
-        name: str,
-        rows: list[int],
-        stops: Callable[[int], bool],
-        first: list[int] | None = None,
+        self, name: str, rows: list[int], stops: Callable[[int], bool], first: list[int] | None = None
     ) -> None:
         """Serves rows of a queue that stand behind the `first` ones."""
         snapshot, node = self._snapshot, self._state.tree.queues[name]

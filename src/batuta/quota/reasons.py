@@ -105,10 +105,7 @@ def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = Fals
     return reason, numbers
 
 
-_OF_REST = {
-    Reason.EXCEEDS_QUOTA: Reason.EXCEEDS_REST,
-    Reason.QUOTA_EXHAUSTED: Reason.REST_EXHAUSTED,
-}
+_OF_REST = {Reason.EXCEEDS_QUOTA: Reason.EXCEEDS_REST, Reason.QUOTA_EXHAUSTED: Reason.REST_EXHAUSTED}
 
 
 def about_rest(quota: Quota, reason: Reason, evidence: Evidence) -> tuple[Reason, Evidence]:

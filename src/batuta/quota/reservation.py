@@ -50,10 +50,7 @@ class Reservations:
     """Reserves quota, for one workload per queue at most, and only what belongs to its queue."""
 
     def __init__(
-        self,
-        state: QuotaState,
-        ends_s: Callable[[Hashable], float],
-        releases: Callable[[Node], Sequence[QuotaRelease]],
+        self, state: QuotaState, ends_s: Callable[[Hashable], float], releases: Callable[[Node], Sequence[QuotaRelease]]
     ) -> None:
         """`ends_s` says when a workload will have ended, by its key; `releases` what is given back in a tree,
         the soonest first.

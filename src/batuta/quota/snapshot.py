@@ -19,13 +19,7 @@ from batuta.core.world import World
 from batuta.quota.cache import AdmissionCache
 from batuta.quota.fair_sharing import FairSharingPreemption, Shares
 from batuta.quota.flavors import Assignment, FlavorAssigner, Mode, PreemptionPossibility
-from batuta.quota.preemption import (
-    ClassicPreemption,
-    PreemptionContext,
-    PreemptionTarget,
-    lost_gpu_s,
-    predicted_ends_s,
-)
+from batuta.quota.preemption import ClassicPreemption, PreemptionContext, PreemptionTarget, lost_gpu_s, predicted_ends_s
 from batuta.quota.reasons import Refusal
 from batuta.quota.tree import Amounts, Node, QuotaTree
 from batuta.quota.workload import (
@@ -172,8 +166,7 @@ class Snapshot:
         if not rows.size:
             return
         options = np.repeat(
-            [self._cache.options_of[name] for name in self.cluster_queues],
-            [len(pending) for pending in pending_queues],
+            [self._cache.options_of[name] for name in self.cluster_queues], [len(pending) for pending in pending_queues]
         )
         requests, which = self.requests.of_all(rows, self._cache.all_options, options)
         self.request_of = dict(zip(rows.tolist(), map(requests.__getitem__, which.tolist()), strict=True))
@@ -228,13 +221,7 @@ class JobWorkloads:
     """Knows who has quota in this cycle, from before or since it began."""
 
     def __init__(
-        self,
-        world: World,
-        now_s: float,
-        tree: QuotaTree,
-        snapshot: Snapshot,
-        without: Set[int],
-        patience_s: float,
+        self, world: World, now_s: float, tree: QuotaTree, snapshot: Snapshot, without: Set[int], patience_s: float
     ) -> None:
         self._world, self._now_s, self._tree, self._snapshot = world, now_s, tree, snapshot
         self._due: list[bool] = (world.jobs.submit_s <= now_s - patience_s).tolist()
@@ -346,12 +333,7 @@ _NO_CANDIDATES = PreemptionPossibility(Mode.NO_CANDIDATES, 0)
 class QuotaState:
     """Books quota in and out, and answers what a workload could have as things stand."""
 
-    def __init__(
-        self,
-        quota: Quota,
-        tree: QuotaTree | None = None,
-        admitted: AdmittedWorkloads | None = None,
-    ) -> None:
+    def __init__(self, quota: Quota, tree: QuotaTree | None = None, admitted: AdmittedWorkloads | None = None) -> None:
         """`tree` is an empty one of this quota, if there is one at hand.
 
         `holders` knows the workloads whose use is in the tree already.

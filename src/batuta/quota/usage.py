@@ -11,15 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.job import Job, JobId
-from batuta.core.quota import (
-    ClusterQueue,
-    FlavorResource,
-    Flavors,
-    Limits,
-    LocalQueue,
-    Quota,
-    flavor_resources_of,
-)
+from batuta.core.quota import ClusterQueue, FlavorResource, Flavors, Limits, LocalQueue, Quota, flavor_resources_of
 from batuta.core.world import World
 from batuta.quota.fair_sharing import Shares
 from batuta.quota.tree import Amounts, Node, QuotaTree, borrowed_by, lent_in

@@ -328,14 +328,7 @@ class QuotaRequests:
 
     def usage(self, job: Job, flavors: Flavors, gpus: int) -> Amounts:
         """What a job with so many GPUs takes."""
-        key = (
-            flavors,
-            gpus,
-            job.cpus_milli_per_gpu,
-            job.memory_mib_per_gpu,
-            job.gpus_per_replica,
-            job.share,
-        )
+        key = (flavors, gpus, job.cpus_milli_per_gpu, job.memory_mib_per_gpu, job.gpus_per_replica, job.share)
         found = self._usage.get(key)
         if found is None:
             found = self._usage[key] = {
