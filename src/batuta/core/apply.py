@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from batuta.core import event as ev
 from batuta.core.arrays import mask_of
-from batuta.core.cluster import Node, Span
+from batuta.core.cluster import Node, NodeName, Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
 from batuta.core.holdings import begin_to_leave, has_left, lose, lose_node, occupy, release, take_over, type_of, without
 from batuta.core.job import DesiredState, Job, JobId
@@ -272,11 +272,14 @@ def _found(world: World, event: ev.JobFound) -> None:
 
 def _avoid(world: World, event: ev.JobFound | ev.JobInterrupted) -> None:
     """Notes which nodes would not have a job. They are asked again after a while, or when they change."""
-    nodes = sum(1 << world.nodes.index[name] for name in set(event.avoid) if name in world.nodes.index)
+    _exclude(world, event.job, event.avoid, max(event.not_before_s, event.time_s) + AVOID_S)
+
+
+def _exclude(world: World, job: JobId, names: tuple[NodeName, ...], until_s: float) -> None:
+    nodes = sum(1 << world.nodes.index[name] for name in set(names) if name in world.nodes.index)
     if nodes:
-        before = world.avoided.get(event.job)
-        until_s = max(event.not_before_s, event.time_s) + AVOID_S
-        world.avoided[event.job] = ExcludedNodes(nodes | (before.nodes if before else 0), until_s)
+        before = world.avoided.get(job)
+        world.avoided[job] = ExcludedNodes(nodes | (before.nodes if before else 0), until_s)
 
 
 def _interrupted(world: World, event: ev.JobInterrupted) -> None:
@@ -336,7 +339,7 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     world.avoided.pop(event.job, None)
     world.leaving.pop(event.job, None)
     world.idle.pop(event.job, None)
-    world.most.pop(event.job, None)
+    world.caches.most.pop(event.job, None)
     jobs.remove(event.job)
 
 
@@ -352,11 +355,10 @@ def _forgotten(world: World, event: ev.JobForgotten) -> None:
 
 def _held_up(world: World, event: ev.JobHeldUp) -> None:
     """Adds the nodes to those that the job avoids. One that is changed or replaced is asked again sooner."""
-    index = world.nodes.index
-    nodes = sum(1 << index[name] for name in set(event.avoid) if name in index)
-    if nodes and event.job in world.jobs:
-        before = world.avoided.get(event.job, ExcludedNodes(0, 0.0))
-        world.avoided[event.job] = ExcludedNodes(nodes | before.nodes, max(before.until_s, event.until_s))
+    if event.job in world.jobs:
+        before = world.avoided.get(event.job)
+        until_s = event.until_s if before is None else max(before.until_s, event.until_s)
+        _exclude(world, event.job, event.avoid, until_s)
 
 
 # ------------------------------------------------------------------------------------------------------ nodes
@@ -436,39 +438,24 @@ def _healthy(world: World, i: int) -> int:
     return world.sound(i) & ~world.others.get(i, ForeignUsage()).gpus
 
 
-def _node_lost(world: World, event: ev.NodeLost) -> None:
+def _node_marked(world: World, event: ev.NodeLost | ev.NodeReturned | ev.NodeCordoned | ev.NodeUncordoned) -> None:
     i = world.nodes.index[event.node]
-    world.lost |= 1 << i
+    match event:
+        case ev.NodeLost():
+            world.lost |= 1 << i
+        case ev.NodeReturned():
+            world.lost &= ~(1 << i)
+        case ev.NodeCordoned():
+            world.cordoned |= 1 << i
+        case ev.NodeUncordoned():
+            world.cordoned &= ~(1 << i)
     _refresh_node(world, i, event.time_s)
 
 
-def _node_returned(world: World, event: ev.NodeReturned) -> None:
+def _gpu_marked(world: World, event: ev.GpuFailed | ev.GpuRepaired) -> None:
     i = world.nodes.index[event.node]
-    world.lost &= ~(1 << i)
-    _refresh_node(world, i, event.time_s)
-
-
-def _node_cordoned(world: World, event: ev.NodeCordoned) -> None:
-    i = world.nodes.index[event.node]
-    world.cordoned |= 1 << i
-    _refresh_node(world, i, event.time_s)
-
-
-def _node_uncordoned(world: World, event: ev.NodeUncordoned) -> None:
-    i = world.nodes.index[event.node]
-    world.cordoned &= ~(1 << i)
-    _refresh_node(world, i, event.time_s)
-
-
-def _gpu_failed(world: World, event: ev.GpuFailed) -> None:
-    i = world.nodes.index[event.node]
-    world.ill[i] = world.ill.get(i, 0) | 1 << event.gpu
-    _refresh_node(world, i, event.time_s)
-
-
-def _gpu_repaired(world: World, event: ev.GpuRepaired) -> None:
-    i = world.nodes.index[event.node]
-    world.ill[i] = world.ill.get(i, 0) & ~(1 << event.gpu)
+    ill, gpu = world.ill.get(i, 0), 1 << event.gpu
+    world.ill[i] = ill | gpu if isinstance(event, ev.GpuFailed) else ill & ~gpu
     _refresh_node(world, i, event.time_s)
 
 
@@ -522,12 +509,12 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.NodeAdded: _node_added,
     ev.NodeChanged: _node_changed,
     ev.OthersUse: _others_use,
-    ev.NodeLost: _node_lost,
-    ev.NodeReturned: _node_returned,
-    ev.NodeCordoned: _node_cordoned,
-    ev.NodeUncordoned: _node_uncordoned,
-    ev.GpuFailed: _gpu_failed,
-    ev.GpuRepaired: _gpu_repaired,
+    ev.NodeLost: _node_marked,
+    ev.NodeReturned: _node_marked,
+    ev.NodeCordoned: _node_marked,
+    ev.NodeUncordoned: _node_marked,
+    ev.GpuFailed: _gpu_marked,
+    ev.GpuRepaired: _gpu_marked,
     ev.GpusUsed: _gpus_used,
     ev.Planned: apply_plan,
     ev.QuotaSet: _quota_set,

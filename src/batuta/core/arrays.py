@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+_State = TypeVar("_State", bound="DataclassInstance")
+
+
+def with_own_containers(state: _State) -> _State:
+    """A copy of a dataclass whose lists, dicts, sets and arrays are copies too; what they hold is shared."""
+    twin = copy(state)
+    for one in fields(state):
+        value = getattr(state, one.name)
+        if isinstance(value, list | dict | set | np.ndarray):
+            setattr(twin, one.name, value.copy())
+    return twin
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

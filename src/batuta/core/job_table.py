@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, with_own_containers
 from batuta.core.cluster import Placement
 from batuta.core.curve import CurvePool, Curves, LegalSizes, SizeSetPool, SpeedCurve
 from batuta.core.job import DesiredState, Job, JobId
@@ -179,79 +178,55 @@ _GPU_TYPE, _RESTARTS, _LOST = map(_INTS.index, ("gpu_type", "restarts", "lost_gp
 _NARROW, _WISH, _CPU_ONLY = map(_INTS.index, ("narrow", "wish", "cpu_only"))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class JobTable(JobColumns):
     """The living jobs: their columns, and what is known of all of them together beside these."""
 
-    __slots__ = (
-        "_keys",
-        "beside",
-        "broken",
-        "checkpoints",
-        "cpu_only",
-        "crowd_s",
-        "curves",
-        "elastic",
-        "held_back",
-        "ids",
-        "irregular",
-        "jobs",
-        "key_of",
-        "moving",
-        "narrow",
-        "outlooks",
-        "picky",
-        "placements",
-        "queues",
-        "short",
-        "size_sets",
-        "total_max",
-        "unsaved",
-    )
+    _keys: list[tuple[float, int, JobId]] = field(default_factory=list)
+    ids: list[JobId] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    placements: list[Placement | None] = field(default_factory=list)
+    key_of: dict[JobId, tuple[float, int, JobId]] = field(default_factory=dict)
+    """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
+    curves: CurvePool = field(default_factory=CurvePool)
+    size_sets: SizeSetPool = field(default_factory=SizeSetPool)
+    outlooks: dict[JobId, Outlook] = field(default_factory=dict)
+    """How speeds will change, of the jobs that said so."""
+    queues: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By namespace and name: the number in the column `queue`."""
+    picky: int = 0
+    """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
+    irregular: int = 0
+    """Jobs that may not have every size between `min` and `max`."""
+    checkpoints: dict[JobId, float | None] = field(default_factory=dict)
+    """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
+    a job whose script saves when it is asked."""
+    cpu_only: int = 0
+    """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
+    unsaved: set[JobId] = field(default_factory=set)
+    """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
+    ones that are not declared restartable and of which no checkpoint was seen."""
+    elastic: int = 0
+    """Jobs that may have more than their `min`."""
+    beside: Beside = field(default_factory=lambda: Beside(0, 0, 0))
+    """What all jobs together ask for, of those that ask for more than GPUs."""
+    total_max: int = 0
+    """What all jobs together would have if each had its `max`, …"""
+    short: set[JobId] = field(default_factory=set)
+    """… and which ones have something else now."""
+    moving: int = 0
+    """Jobs that are just starting or resizing."""
+    broken: int = 0
+    """Jobs that lost some of their GPUs."""
+    narrow: int = 0
+    """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
+    held_back: int = 0
+    """Jobs whose user does not want them to run, or that wait after a failure."""
+    crowd_s: float = 0.0
+    """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
 
-    def __init__(self) -> None:
-        super().__init__(np.zeros((len(_FLOATS), 64)), np.zeros((len(_INTS), 64), dtype=np.int64), 0)
-        self._keys: list[tuple[float, int, JobId]] = []
-        self.ids: list[JobId] = []
-        self.jobs: list[Job] = []
-        self.placements: list[Placement | None] = []
-        self.key_of: dict[JobId, tuple[float, int, JobId]] = {}
-        """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
-        self.curves = CurvePool()
-        self.size_sets = SizeSetPool()
-        self.outlooks: dict[JobId, Outlook] = {}
-        """How speeds will change, of the jobs that said so."""
-        self.queues: dict[tuple[str, str], int] = {}
-        """By namespace and name: the number in the column `queue`."""
-        self.picky = 0
-        """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
-        self.irregular = 0
-        """Jobs that may not have every size between `min` and `max`."""
-        self.checkpoints: dict[JobId, float | None] = {}
-        """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
-        a job whose script saves when it is asked."""
-        self.cpu_only = 0
-        """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
-        self.unsaved: set[JobId] = set()
-        """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
-        ones that are not declared restartable and of which no checkpoint was seen."""
-        self.elastic = 0
-        """Jobs that may have more than their `min`."""
-        self.beside = Beside(0, 0, 0)
-        """What all jobs together ask for, of those that ask for more than GPUs."""
-        self.total_max = 0
-        """What all jobs together would have if each had its `max`, …"""
-        self.short: set[JobId] = set()
-        """… and which ones have something else now."""
-        self.moving = 0
-        """Jobs that are just starting or resizing."""
-        self.broken = 0
-        """Jobs that lost some of their GPUs."""
-        self.narrow = 0
-        """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
-        self.held_back = 0
-        """Jobs whose user does not want them to run, or that wait after a failure."""
-        self.crowd_s = 0.0
-        """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
+    def __post_init__(self) -> None:
+        JobColumns.__init__(self, np.zeros((len(_FLOATS), 64)), np.zeros((len(_INTS), 64), dtype=np.int64), 0)
 
     def outlook(self) -> IntArray:
         """A copy of gpus, phase, size, min and max, in this order."""
@@ -477,10 +452,9 @@ class JobTable(JobColumns):
         return Curves(self.curves.flat, self.curve_start, self.curve_last)
 
     def fork(self) -> JobTable:
-        twin = JobTable()
-        for name in (*JobColumns.__slots__, *JobTable.__slots__):
-            setattr(twin, name, copy(getattr(self, name)))
-        twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
+        twin = with_own_containers(self)
+        twin._f, twin._i = self._f.copy(), self._i.copy()
+        twin.curves, twin.size_sets = with_own_containers(self.curves), with_own_containers(self.size_sets)
         return twin
 
 

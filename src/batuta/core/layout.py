@@ -8,9 +8,10 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batuta.core.arrays import mask_of
+from batuta.core.arrays import mask_of, with_own_containers
 from batuta.core.cluster import Node, Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.node_table import NodeTable
@@ -52,38 +53,25 @@ class Card(NamedTuple):
 EMPTY_CARD = Card(0, 0, 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Layout:
     """Free GPUs, CPU and memory of every node, and the cards that are shared."""
 
-    __slots__ = (
-        "_lent",
-        "buckets",
-        "cards",
-        "cpus_milli",
-        "free",
-        "healthy",
-        "memory_mib",
-        "table",
-        "total_free",
-        "usable",
-    )
-
-    def __init__(self, table: NodeTable) -> None:
-        self.table = table
-        self.free: list[int] = []
-        self.healthy: list[int] = []
-        self.cpus_milli: list[int] = []
-        self.memory_mib: list[int] = []
-        self.buckets: list[int] = [0]
-        """buckets[k]: the nodes with exactly k free GPUs."""
-        self.cards: dict[tuple[int, int], Card] = {}
-        """GPUs with shares on them; such a GPU is not free."""
-        self.usable = 0
-        """Nodes that may get new replicas: neither lost nor cordoned."""
-        self.total_free = 0
-        """Free GPUs of all nodes together."""
-        self._lent = False
-        """What lies beside the GPUs is another layout's: it is copied before it is changed."""
+    table: NodeTable
+    free: list[int] = field(default_factory=list)
+    healthy: list[int] = field(default_factory=list)
+    cpus_milli: list[int] = field(default_factory=list)
+    memory_mib: list[int] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=lambda: [0])
+    """buckets[k]: the nodes with exactly k free GPUs."""
+    cards: dict[tuple[int, int], Card] = field(default_factory=dict)
+    """GPUs with shares on them; such a GPU is not free."""
+    usable: int = 0
+    """Nodes that may get new replicas: neither lost nor cordoned."""
+    total_free: int = 0
+    """Free GPUs of all nodes together."""
+    _lent: bool = False
+    """What lies beside the GPUs is another layout's: it is copied before it is changed."""
 
     def add(self, node: Node) -> None:
         i = len(self.free)
@@ -203,9 +191,8 @@ class Layout:
 
     def fork(self, table: NodeTable | None = None) -> Layout:
         """An independent copy."""
-        twin = self.sketch()
-        twin.table, twin.healthy, twin._lent = table or self.table, self.healthy.copy(), False
-        twin.cpus_milli, twin.memory_mib = self.cpus_milli.copy(), self.memory_mib.copy()
+        twin = with_own_containers(self)
+        twin.table, twin._lent = table or self.table, False
         return twin
 
     def sketch(self) -> Layout:

@@ -24,13 +24,13 @@ from batuta.core.world import World
 from batuta.quota.cache import AdmissionCache, AdmissionResult, Admissions, CacheEntry, EndOrder, Fingerprints
 from batuta.quota.cycle import Preempted, Scheduler
 from batuta.quota.growth import Growers, grow
-from batuta.quota.nominal_quota import NominalQuotaAdmission
+from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
 from batuta.quota.preemption import PreemptionReason, evict_over_quota
 from batuta.quota.reasons import ReasonTexts, Refusal, about_rest, reason_for
 from batuta.quota.reservation import EndComparison, Reservations
-from batuta.quota.snapshot import AdmittedJobs, JobWorkloads, QuotaState, Scope, Snapshot
+from batuta.quota.snapshot import JobWorkloads, QuotaState, Scope, Snapshot
 from batuta.quota.tree import QuotaTree
-from batuta.quota.workload import PendingQueue, QuotaRequests, ResolvedQueue, Workload, resolve_queues
+from batuta.quota.workload import QuotaRequests, ResolvedQueue, Workload, resolve_queues
 
 _EVICTED = {
     PreemptionReason.WITHIN_QUEUE: Reason.PUSHED_ASIDE,
@@ -62,7 +62,7 @@ class SchedulingCycle:
         self._workloads = JobWorkloads(
             world, now_s, tree, self._snapshot, fingerprints.without, fingerprints.patience_s
         )
-        self._state = QuotaState(world.effective_quota, tree, AdmittedJobs(self._workloads))
+        self._state = QuotaState(world.effective_quota, tree, self._workloads)
         self._reservations = Reservations(self._state, self._workloads.ends_s, self._workloads.releases)
         self._nominal_quota = NominalQuotaAdmission(self._snapshot, self._state, self._reservations, self._workloads)
         self._cap: IntArray = world.jobs.max.copy()

@@ -231,7 +231,7 @@ class AdmissionCache:
 
     def check_nodes(self, world: World) -> None:
         """If nodes could give more or less to some jobs than before, no answer holds any more."""
-        before, now = self._reach, list(world.reach.values())
+        before, now = self._reach, list(world.caches.reach.values())
         if len(now) < len(before) or not all(map(is_, before, now)):
             self.alike, self.entries = {}, {}
         self._reach = now

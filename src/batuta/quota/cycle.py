@@ -9,12 +9,13 @@ from enum import Enum
 from batuta.core.quota import Reclaim
 from batuta.quota.fair_sharing import Share, with_added
 from batuta.quota.flavors import Assignment, Mode
+from batuta.quota.nominal_quota import PendingQueue
 from batuta.quota.preemption import PreemptionReason, PreemptionTarget
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import PendingQueue, Workload
+from batuta.quota.workload import Workload
 
 
 class Outcome(Enum):

@@ -1,4 +1,4 @@
-"""Nominal quota first: jobs that fit within what their own queue has, one pending queue at a time.
+"""Pending queues, and nominal quota first: jobs that fit within what their own queue has, queue by queue.
 
 Nothing is borrowed or preempted here, so no queue's answer depends on another's, and what is lent
 afterwards is not wanted by its owner at the same moment. Thousands of jobs are served here, so it is terse.
@@ -6,15 +6,17 @@ afterwards is not wanted by its owner at the same moment. Thousands of jobs are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from bisect import insort
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batuta.quota.reasons import Refusal
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import PendingQueue, QuotaRequest, Workload
+from batuta.quota.workload import QuotaRequest, Workload
 
 
 class Served(NamedTuple):
@@ -128,6 +130,100 @@ class QueuePrechecks:
             return known.for_needs(amount)
         known = self._short[fr] = self._state.why(self.queue, fr, amount)
         return known
+
+
+Pending = tuple[int, int, Hashable]
+"""A workload in its queue: its priority, its place (negated) and its key. The largest is at the head."""
+
+
+@dataclass(slots=True)
+class PendingQueue:
+    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released.
+
+    Most of them are refused without being nominated, so none is made of its key before that.
+    """
+
+    queue: Node
+    strict: bool
+    make: Callable[[Any], Workload]
+    """Makes a workload of its key."""
+    shape_of: Callable[[Any], Hashable]
+    """By key: workloads of equal shape are answered alike."""
+    waiting: list[Pending] = field(default_factory=list)
+    unplaceable: Set[Hashable] = frozenset()
+    """There is no place for these now, so they get no quota. In a strict queue no other overtakes them yet."""
+    prechecks: QueuePrechecks | None = None
+    inadmissible: list[Pending] = field(default_factory=list)
+    refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
+    """By shape: the priority that was refused since something was given back, and why."""
+    asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
+    """The same by request, of those who were nominated."""
+    nominated: set[Hashable] = field(default_factory=set)
+    """Those who have been at the head of the queue: prechecks are for the others."""
+    made: dict[Hashable, Workload] = field(default_factory=dict)
+    """By key: a workload knows how far the search for its flavors has come."""
+    first: Workload | None = None
+    """The workload for which others were just preempted: it goes first, before a third one takes that."""
+
+    def put(self, workload: Workload) -> None:
+        self.made[workload.key] = workload
+        insort(self.waiting, _pending(workload))
+
+    def set_aside(self, workload: Workload) -> None:
+        """Until quota is released."""
+        self.inadmissible.append(_pending(workload))
+
+    def workload(self, key: Hashable) -> Workload:
+        found = self.made.get(key)
+        if found is None:
+            found = self.made[key] = self.make(key)
+        return found
+
+    def refuse(self, workload: Workload, refusal: Refusal) -> None:
+        """Remembers what was said to this one, for others just like it."""
+        self.refused[workload.shape] = (workload.priority, refusal)
+        if workload.request is not None:
+            self.asked[workload.request] = workload.priority, refusal
+
+    def why_inadmissible(self, priority: int, key: Hashable) -> Refusal | None:
+        """Why a workload need not be nominated: one like it, or one that asks for less, was refused."""
+        shape = self.shape_of(key)
+        known = self.refused.get(shape)
+        if known is None:
+            if self.prechecks is None or key in self.nominated:
+                return None
+            known = self._precheck(self.prechecks, priority, key, shape)
+            if known is None:
+                return None
+            self.refused[shape] = known
+        return known[1] if priority <= known[0] else None
+
+    def _precheck(
+        self, prechecks: QueuePrechecks, priority: int, key: Hashable, request: Hashable
+    ) -> tuple[int, Refusal] | None:
+        assert isinstance(request, QuotaRequest)
+        if key not in self.unplaceable and (found := prechecks.why_inadmissible(priority, request)) is not None:
+            return priority, found
+        for other, (least, refusal) in self.asked.items():
+            if priority <= least and request.requests_no_less_than(other):
+                return least, request.as_its_own(refusal)
+        return None
+
+    def wake(self) -> None:
+        """Quota was released: every workload is looked at again."""
+        for _, _, key in self.waiting:
+            if key in self.made:
+                # A flavor that its search has passed may be free now.
+                self.made[key].tried = ()
+        self.waiting += self.inadmissible
+        self.waiting.sort()
+        self.inadmissible.clear()
+        self.refused.clear()
+        self.asked.clear()
+
+
+def _pending(workload: Workload) -> Pending:
+    return workload.priority, -workload.place, workload.key
 
 
 class NominalQuotaAdmission:

@@ -25,9 +25,10 @@ from batuta.core.quota import (
     rest_of,
 )
 from batuta.quota.cycle import Preempted, Scheduler
+from batuta.quota.nominal_quota import PendingQueue
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.snapshot import QuotaState
-from batuta.quota.workload import PendingQueue, PodSet, Workload, resolve_queue
+from batuta.quota.workload import PodSet, Workload, resolve_queue
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that every namespace has; others are not known here."""

@@ -217,12 +217,13 @@ class QuotaRelease(NamedTuple):
     key: Hashable = None
 
 
-class JobWorkloads:
-    """Knows who has quota in this cycle, from before or since it began."""
+class JobWorkloads(AdmittedWorkloads):
+    """Jobs that have quota in this cycle, as rows for as long as preemption does not compare them."""
 
     def __init__(
         self, world: World, now_s: float, tree: QuotaTree, snapshot: Snapshot, without: Set[int], patience_s: float
     ) -> None:
+        super().__init__()
         self._world, self._now_s, self._tree, self._snapshot = world, now_s, tree, snapshot
         self._due: list[bool] = (world.jobs.submit_s <= now_s - patience_s).tolist()
         self._releases_of: dict[Node, list[QuotaRelease]] = {}
@@ -250,15 +251,14 @@ class JobWorkloads:
             request.pod_sets,
             job.priority,
             row,
-            only=request.only,
+            only=request.kinds,
             due=self.is_due(row),
             flavor_choice=request.flavor_choice,
             shape=request,
             request=request,
         )
 
-    def admitted(self, name: str) -> dict[Hashable, Workload]:
-        """Those of a queue that have quota, for who has to choose among them."""
+    def make(self, name: str) -> dict[Hashable, Workload]:
         found = self.fresh(name)
         world, node = self._world, self._tree.queues[name]
         if self._snapshot.cluster_queues[name].running:
@@ -272,8 +272,7 @@ class JobWorkloads:
             found[row] = workload
         return found
 
-    def lowest(self, name: str) -> float:
-        """The lowest priority among those of a queue that have quota; infinite if none has."""
+    def lowest_unseen(self, name: str) -> float:
         rows = chain(self._snapshot.cluster_queues[name].running, self.new[name])
         return min(map(self._snapshot.priorities.__getitem__, rows), default=math.inf)
 
@@ -311,20 +310,6 @@ class JobWorkloads:
             ]
             known.sort(key=lambda one: one.ends_s)
         return known
-
-
-class AdmittedJobs(AdmittedWorkloads):
-    """Those who have quota, as rows for as long as preemption does not compare them."""
-
-    def __init__(self, workloads: JobWorkloads) -> None:
-        super().__init__()
-        self._workloads = workloads
-
-    def make(self, queue: str) -> dict[Hashable, Workload]:
-        return self._workloads.admitted(queue)
-
-    def lowest_unseen(self, queue: str) -> float:
-        return self._workloads.lowest(queue)
 
 
 _NO_CANDIDATES = PreemptionPossibility(Mode.NO_CANDIDATES, 0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from batuta.core.quota import (
     LocalQueue,
     Quota,
     StopPolicy,
-    Taint,
     Toleration,
     counts_gpus,
 )
@@ -90,7 +88,7 @@ class Workload:
     """Its place in the queue among equal priorities: the oldest has the smallest number."""
     lost_s: float = 0.0
     """GPU seconds that would be lost by preempting it."""
-    only: frozenset[str] | None = None
+    only: Container[str] | None = None
     """Flavors that it can run in; None for all that its labels and tolerations allow."""
     usage: Amounts = field(default_factory=dict)
     flavors: tuple[tuple[str, str], ...] = ()
@@ -147,8 +145,8 @@ class AdmittedWorkloads(dict[str, dict[Hashable, Workload]]):
         found = self[queue] = self.make(queue)
         return found
 
-    def make(self, queue: str) -> dict[Hashable, Workload]:
-        """Those of a queue that were not looked at yet."""
+    def make(self, name: str) -> dict[Hashable, Workload]:
+        """The workloads of a queue that has not been looked at yet."""
         return {}
 
     def lowest(self, queue: str) -> float:
@@ -158,8 +156,8 @@ class AdmittedWorkloads(dict[str, dict[Hashable, Workload]]):
             return self.lowest_unseen(queue)
         return min((workload.priority for workload in found.values()), default=math.inf)
 
-    def lowest_unseen(self, queue: str) -> float:
-        """The same for a queue whose workloads were not looked at yet."""
+    def lowest_unseen(self, name: str) -> float:
+        """The same for a queue whose workloads were not made yet."""
         return math.inf
 
 
@@ -193,8 +191,6 @@ class QuotaRequest:
     """What it gets if all goes well: of each group the first flavor that would do, …"""
     usage: Amounts = field(default_factory=dict)
     """… and how much."""
-    only: frozenset[str] = frozenset()
-    """The flavors that would do."""
     flavor_choice: FlavorChoice | None = None
     """All of that, where only one flavor would do and it asks for one resource."""
 
@@ -242,9 +238,9 @@ class QuotaRequests:
         world, jobs, listed = self._world, self._world.jobs, rows.tolist()
         low = jobs.min
         key = options * (int(low.max(initial=0)) + 1) + low[rows]
-        if len(world.reach) > 1:
+        if len(world.caches.reach) > 1:
             # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
-            reach = list(map(world.most.get, map(jobs.ids.__getitem__, listed)))
+            reach = list(map(world.caches.most.get, map(jobs.ids.__getitem__, listed)))
             if None in reach:
                 reach = list(map(world.most_for, listed))
             key = _combined(key, map(id, reach))
@@ -283,14 +279,14 @@ class QuotaRequests:
         if len(kinds) == len(usage) == 1:
             [(resource, name)], [(fr, amount)] = flavors, usage.items()
             flavor_choice = FlavorChoice(resource, name, fr, amount)
-        return QuotaRequest((pods,), kinds, ever, flavors, usage, frozenset(kinds), flavor_choice)
+        return QuotaRequest((pods,), kinds, ever, flavors, usage, flavor_choice)
 
     def _kinds(self, job: Job, name: str, options: FlavorOptions) -> frozenset[int]:
         flavor = self._world.effective_quota.flavor_of.get(name)
         if flavor is None:
             return frozenset()
         tolerations = job.tolerations + _as_text(flavor)
-        if not all(tolerates(tolerations, _taint(taint)) for taint in flavor.node_taints if _keeps_out(taint)):
+        if not all(tolerates(tolerations, str(taint)) for taint in flavor.node_taints if taint.keeps_out):
             return frozenset()
         most = self._most_for(_narrow(wishes_of(job), (flavor,)))
         if job.cpu_only:
@@ -423,15 +419,7 @@ def _as_text(flavor: Flavor) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _taint(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-
-
-def _keeps_out(taint: Taint) -> bool:
-    return taint.effect in ("NoSchedule", "NoExecute")
-
-
-# ------------------------------------------------------ queue resolution, and the queues of pending workloads
+# ------------------------------------------------------------------------------------------ queue resolution
 
 
 class ResolvedQueue(NamedTuple):
@@ -481,105 +469,3 @@ def resolve_queue(quota: Quota, way: LocalQueue | None, name: str) -> ResolvedQu
     if way.stop is not StopPolicy.NONE:
         return ResolvedQueue(queue.name, Refusal(Why.SUSPENDED, f"queue {name} is held"), drains)
     return ResolvedQueue(queue.name)
-
-
-class Prechecks(Protocol):
-    """Finds workloads that cannot be admitted now, where that takes no search."""
-
-    def reset(self) -> None: ...
-
-    def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None: ...
-
-
-Pending = tuple[int, int, Hashable]
-"""A workload in its queue: its priority, its place (negated) and its key. The largest is at the head."""
-
-
-@dataclass(slots=True)
-class PendingQueue:
-    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released.
-
-    Most of them are refused without being nominated, so none is made of its key before that.
-    """
-
-    queue: Node
-    strict: bool
-    make: Callable[[Any], Workload]
-    """Makes a workload of its key."""
-    shape_of: Callable[[Any], Hashable]
-    """By key: workloads of equal shape are answered alike."""
-    waiting: list[Pending] = field(default_factory=list)
-    unplaceable: Set[Hashable] = frozenset()
-    """There is no place for these now, so they get no quota. In a strict queue no other overtakes them yet."""
-    prechecks: Prechecks | None = None
-    inadmissible: list[Pending] = field(default_factory=list)
-    refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
-    """By shape: the priority that was refused since something was given back, and why."""
-    asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
-    """The same by request, of those who were nominated."""
-    nominated: set[Hashable] = field(default_factory=set)
-    """Those who have been at the head of the queue: prechecks are for the others."""
-    made: dict[Hashable, Workload] = field(default_factory=dict)
-    """By key: a workload knows how far the search for its flavors has come."""
-    first: Workload | None = None
-    """The workload for which others were just preempted: it goes first, before a third one takes that."""
-
-    def put(self, workload: Workload) -> None:
-        self.made[workload.key] = workload
-        insort(self.waiting, _pending(workload))
-
-    def set_aside(self, workload: Workload) -> None:
-        """Until quota is released."""
-        self.inadmissible.append(_pending(workload))
-
-    def workload(self, key: Hashable) -> Workload:
-        found = self.made.get(key)
-        if found is None:
-            found = self.made[key] = self.make(key)
-        return found
-
-    def refuse(self, workload: Workload, refusal: Refusal) -> None:
-        """Remembers what was said to this one, for others just like it."""
-        self.refused[workload.shape] = (workload.priority, refusal)
-        if workload.request is not None:
-            self.asked[workload.request] = workload.priority, refusal
-
-    def why_inadmissible(self, priority: int, key: Hashable) -> Refusal | None:
-        """Why a workload need not be nominated: one like it, or one that asks for less, was refused."""
-        shape = self.shape_of(key)
-        known = self.refused.get(shape)
-        if known is None:
-            if self.prechecks is None or key in self.nominated:
-                return None
-            known = self._precheck(self.prechecks, priority, key, shape)
-            if known is None:
-                return None
-            self.refused[shape] = known
-        return known[1] if priority <= known[0] else None
-
-    def _precheck(
-        self, prechecks: Prechecks, priority: int, key: Hashable, request: Hashable
-    ) -> tuple[int, Refusal] | None:
-        assert isinstance(request, QuotaRequest)
-        if key not in self.unplaceable and (found := prechecks.why_inadmissible(priority, request)) is not None:
-            return priority, found
-        for other, (least, refusal) in self.asked.items():
-            if priority <= least and request.requests_no_less_than(other):
-                return least, request.as_its_own(refusal)
-        return None
-
-    def wake(self) -> None:
-        """Quota was released: every workload is looked at again."""
-        for _, _, key in self.waiting:
-            if key in self.made:
-                # A flavor that its search has passed may be free now.
-                self.made[key].tried = ()
-        self.waiting += self.inadmissible
-        self.waiting.sort()
-        self.inadmissible.clear()
-        self.refused.clear()
-        self.asked.clear()
-
-
-def _pending(workload: Workload) -> Pending:
-    return workload.priority, -workload.place, workload.key

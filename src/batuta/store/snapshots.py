@@ -55,7 +55,7 @@ def encode_world(world: World) -> bytes:
         "v": IMAGE_VERSION,
         "version": world.version,
         "now_s": _write(_NUMBER, world.now_s),
-        "open_capacity": world._open_capacity,
+        "open_capacity": world.caches.open_capacity,
         "policy": world.policy,
         "demand_generation": world.demand_generation,
         "progress": _write(_PROGRESS, world.progress),
@@ -73,7 +73,7 @@ def encode_world(world: World) -> bytes:
         "trials": _write(_TRIALS, world.trials),
         "quota": _write(_QUOTA, world.quota),
         "flavors": _write(_FLAVORS, world.flavors),
-        "reach": _write(_REACH, world.reach),
+        "reach": _write(_REACH, world.caches.reach),
         "nodes": _write(_NODES, world.nodes.nodes),
         "types": world.nodes.types,
         "racks": list(world.nodes.by_rack),
@@ -138,8 +138,8 @@ def _decode_world(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.idle = _read(_IDLE, header.get("idle", ()))
     world.loads = _read(_LOADS, header.get("loads", ()))
     world.trials = _read(_TRIALS, header.get("trials", ()))
-    world.reach = _read(_REACH, header["reach"])
-    world._open_capacity = header["open_capacity"]
+    world.caches.reach = _read(_REACH, header["reach"])
+    world.caches.open_capacity = header["open_capacity"]
     world.policy, world.demand_generation = header.get("policy", ""), header.get("demand_generation", 0)
     world.progress = _read(_PROGRESS, header.get("progress", {}))
     world.jobs.outlooks = _read(OUTLOOKS, header.get("outlooks", ()))

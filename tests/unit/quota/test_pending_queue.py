@@ -1,9 +1,9 @@
 """A pending queue of jobs: their order, which are inadmissible, and when they are looked at again."""
 
 from batuta.core.quota import MILLI, Strategy
-from batuta.quota.nominal_quota import NominalQuotaAdmission
+from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
 from batuta.quota.reasons import Refusal, Why
-from batuta.quota.workload import PendingQueue, Workload
+from batuta.quota.workload import Workload
 from tests.support.quota_cycle import QuotaCycle, team
 from tests.support.quotas import CELL
 
