@@ -12,7 +12,7 @@ from batuta.core import event as ev
 from batuta.core.arrays import mask_of
 from batuta.core.cluster import Node, NodeName, Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
-from batuta.core.holdings import begin_to_leave, has_left, lose, lose_node, occupy, release, take_over, type_of, without
+from batuta.core.holdings import begin_to_leave, has_left, lose_gpus, lose_node, occupy, release, take_over, type_of
 from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
@@ -90,9 +90,6 @@ def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
-# ------------------------------------------------------------------------------------------------------ plans
-
-
 class StalePlanError(Exception):
     """The plan was made from an older World; it is dropped, not repaired."""
 
@@ -138,9 +135,6 @@ def apply_plan(world: World, event: ev.Planned) -> None:
         phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING
         occupy(world, row, command.placement, now_s, phase)
         note_change(world, row, now_s)
-
-
-# ------------------------------------------------------------------------------------------------------- jobs
 
 
 def _begin_trials(world: World, row: int) -> None:
@@ -361,9 +355,6 @@ def _held_up(world: World, event: ev.JobHeldUp) -> None:
         _exclude(world, event.job, event.avoid, until_s)
 
 
-# ------------------------------------------------------------------------------------------------------ nodes
-
-
 def _node_added(world: World, event: ev.NodeAdded) -> None:
     if event.node.name in world.nodes.index:
         raise ValueError(f"node {event.node.name} exists already")
@@ -471,22 +462,12 @@ def _refresh_node(world: World, i: int, now_s: float) -> None:
     # A GPU that others are thought to have may be held by a job of ours all the same.
     gone = (before | world.others.get(i, ForeignUsage()).gpus | (1 << world.nodes.nodes[i].gpus) - 1) & ~sound
     if gone:
-        _drop_gpus(world, i, gone, now_s)
+        lose_gpus(world, {world.nodes.nodes[i].name: gone}, now_s)
     if world.lost & bit and world.jobs.cpu_only:
         for row in range(world.jobs.n):
             lose_node(world, row, world.nodes.nodes[i].name, now_s)
     world.recount()
     world.look_around()
-
-
-def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
-    """Jobs on these GPUs lose them."""
-    lost = {world.nodes.nodes[i].name: gone}
-    for row, placement in enumerate(world.jobs.placements):
-        if placement is not None:
-            left = without(placement, lost)
-            if left is not placement:
-                lose(world, row, left, now_s)
 
 
 def _gpus_used(world: World, event: ev.GpusUsed) -> None:

@@ -54,9 +54,6 @@ def mask_of(gpus: tuple[int, ...]) -> int:
     return mask
 
 
-# ------------------------------------------------- partitions: neighbouring rows with a capacity of their own
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitions:
     """All rows from the first on belong to the parts, in their order; a part may be empty."""

@@ -181,9 +181,6 @@ def why_held(world: World, row: int, now_s: float) -> Evidence:
     )
 
 
-# ---------------------------------------------------------------------------------- jobs that may not run now
-
-
 _REASONS = {
     DesiredState.PARK: Reason.PARKED,
     DesiredState.CANCEL: Reason.CANCELLING,

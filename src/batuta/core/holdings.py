@@ -167,11 +167,15 @@ def _take_from_others(world: World, job: Job, found: Placement, now_s: float) ->
             in_use = 0
         if in_use:
             wanted[node] = wanted.get(node, 0) | in_use
-    if not wanted:
-        return  # as nearly always; there is no job to look for
+    if wanted:  # hardly ever
+        lose_gpus(world, wanted, now_s)
+
+
+def lose_gpus(world: World, gone: Mapping[NodeName, int], now_s: float) -> None:
+    """Takes these GPUs from the jobs that have them."""
     for row, held in enumerate(world.jobs.placements):
         if held is not None:
-            left = without(held, wanted)
+            left = without(held, gone)
             if left is not held:
                 lose(world, row, left, now_s)
 

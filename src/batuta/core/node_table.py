@@ -166,9 +166,6 @@ def _leave(by_trait: dict[Any, int], bit: int) -> None:
             del by_trait[trait]
 
 
-# ------------------------------------------------------------------------------------------ feasible capacity
-
-
 ROOMY = 1 << 40
 """Replicas without GPUs that fit on a node which counts neither CPU nor memory."""
 

@@ -22,10 +22,10 @@ from batuta.core.quota import DEFAULT_QUEUE, Flavors, rest_of
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.cache import AdmissionCache, AdmissionResult, Admissions, CacheEntry, EndOrder, Fingerprints
-from batuta.quota.cycle import Preempted, Scheduler
+from batuta.quota.cycle import Scheduler
 from batuta.quota.growth import Growers, grow
 from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
-from batuta.quota.preemption import PreemptionReason, evict_over_quota
+from batuta.quota.preemption import PreemptionReason, PreemptionTarget, evict_over_quota
 from batuta.quota.reasons import ReasonTexts, Refusal, about_rest, reason_for
 from batuta.quota.reservation import EndComparison, Reservations
 from batuta.quota.snapshot import JobWorkloads, QuotaState, Scope, Snapshot
@@ -216,15 +216,15 @@ class SchedulingCycle:
             else:
                 self._refused[row] = words.of(told.get(row) or refusals.get(row))
 
-    def _preempt(self, preempted: Preempted) -> None:
-        workload = preempted.workload
+    def _preempt(self, target: PreemptionTarget, by: Workload) -> None:
+        workload = target.workload
         if self._workloads.new[workload.queue.name].pop(workload.row, None) is not None:
             # A job that got quota a moment ago had not started yet: it waits on. If it were looked at again
             # in this cycle, the two could go on preempting each other.
             self._cap[workload.row] = 0
             self._refused[workload.row] = (Reason.BEHIND_ANOTHER, ())
             return
-        self._evict(workload, _EVICTED[preempted.reason])
+        self._evict(workload, _EVICTED[target.reason])
 
     def _evict(self, workload: Workload, reason: Reason) -> None:
         """A job has to give all its GPUs up. It is not looked at again in this cycle."""
@@ -355,7 +355,6 @@ class _Admission:
         }
         for one in self._cycles:
             cache.entries.update(one.as_cache_entries(self._results))
-        cache.drop_finished(self._world)
 
     def _served(self) -> list[tuple[list[int], Admissions, bool]]:
         """Those who get quota, queue by queue: their rows, what they get, and whether that is contested."""

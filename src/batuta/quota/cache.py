@@ -13,12 +13,11 @@ import numpy as np
 from batuta.core.admission import Budget
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.eligibility import in_motion_or_left_alone, withheld
-from batuta.core.job import Job, JobId
 from batuta.core.quota import Flavors, Quota
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.preemption import predicted_ends_s
-from batuta.quota.tree import Amounts, QuotaTree
+from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import FlavorOptions, QuotaRequest, ResolvedQueue, options_of
 
 
@@ -205,8 +204,6 @@ class AdmissionCache:
     """By queue: the number of its flavor options."""
     alike: dict[tuple[object, ...], QuotaRequest] = field(default_factory=dict)
     """What jobs that are alike ask for: the very same, whenever they came, for as long as nodes stay."""
-    uses: dict[JobId, tuple[Job, Flavors, int, Amounts]] = field(default_factory=dict)
-    """By job that ran: what it uses, given this request, these flavors and this size."""
     entries: dict[int, CacheEntry] = field(default_factory=dict)
     """By number of a tree of cohorts: its last result."""
     number_of: dict[str, int] = field(default_factory=dict)
@@ -218,7 +215,7 @@ class AdmissionCache:
         if self._tree is None or self._tree[0] is not quota:
             tree = QuotaTree(quota)
             self._tree = quota, tree
-            self.resolved_queues, self.options_of, self.alike, self.uses, self.entries = {}, {}, {}, {}, {}
+            self.resolved_queues, self.options_of, self.alike, self.entries = {}, {}, {}, {}
             number: dict[FlavorOptions, int] = {}
             for queue in quota.cluster_queues:
                 self.options_of[queue.name] = number.setdefault(options_of(queue), len(number))
@@ -235,9 +232,3 @@ class AdmissionCache:
         if len(now) < len(before) or not all(map(is_, before, now)):
             self.alike, self.entries = {}, {}
         self._reach = now
-
-    def drop_finished(self, world: World) -> None:
-        """Jobs that are over are forgotten when they are as many as those that live."""
-        living = world.jobs.key_of
-        if len(self.uses) > 2 * len(living):
-            self.uses = {job: known for job, known in self.uses.items() if job in living}

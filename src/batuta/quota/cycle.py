@@ -10,7 +10,7 @@ from batuta.core.quota import Reclaim
 from batuta.quota.fair_sharing import Share, with_added
 from batuta.quota.flavors import Assignment, Mode
 from batuta.quota.nominal_quota import PendingQueue
-from batuta.quota.preemption import PreemptionReason, PreemptionTarget
+from batuta.quota.preemption import PreemptionTarget
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import QuotaState
@@ -159,15 +159,9 @@ MOST_CYCLES = 100_000
 MOST_RESUMED = 64
 """So often a search for flavors goes on where it ended, in case it never comes to the end of all at once."""
 _SERVED = (Outcome.ADMITTED, Outcome.PREEMPTING)
-
-
-@dataclass(frozen=True, slots=True)
-class Preempted:
-    """A preempted workload, for which other one, and why."""
-
-    workload: Workload
-    by: Workload
-    reason: PreemptionReason
+OnAdmit = Callable[[Workload], None]
+OnPreempt = Callable[[PreemptionTarget, Workload], None]
+"""Is told who was preempted, and for which other workload."""
 
 
 class Scheduler:
@@ -187,18 +181,12 @@ class Scheduler:
         """Quota was released: workloads that share a cohort with it are looked at again."""
         if self._reservations is not None:
             self._reservations.forget_delays(node.root)
-        below = [node.root]
-        while below:
-            one = below.pop()
-            below.extend(one.children)
-            if one.is_queue and one.name in self._pending_queues:
-                self._pending_queues[one.name].wake()
+        for queue in node.root.queues():
+            if queue.name in self._pending_queues:
+                self._pending_queues[queue.name].wake()
 
-    def settle(self, on_admit: Callable[[Workload], None], on_preempt: Callable[[Preempted], None]) -> None:
-        """Runs cycles until no workload can be served.
-
-        `on_preempt` learns of each preempted workload, and may make it pending again.
-        """
+    def settle(self, on_admit: OnAdmit, on_preempt: OnPreempt) -> None:
+        """Runs cycles until no workload can be served; `on_preempt` may make one pending again."""
         again = True
         for _ in range(MOST_CYCLES):
             busy = [pending for pending in self._pending_queues.values() if pending.first or pending.waiting]
@@ -250,9 +238,7 @@ class Scheduler:
             pending.queue, pending.shape_of(key), key
         )
 
-    def _act(
-        self, entries: Iterable[Entry], on_admit: Callable[[Workload], None], on_preempt: Callable[[Preempted], None]
-    ) -> bool:
+    def _act(self, entries: Iterable[Entry], on_admit: OnAdmit, on_preempt: OnPreempt) -> bool:
         """Carries a cycle's outcome out; whether anything came of it."""
         progress = False
         # Whatever is given back comes last, so that it wakes also those who stand aside since this cycle.
@@ -283,7 +269,7 @@ class Scheduler:
                 for target in entry.targets:
                     self.state.release(target.workload)
                     self.wake(target.workload.queue)
-                    on_preempt(Preempted(target.workload, workload, target.reason))
+                    on_preempt(target, workload)
                 if workload.has_preempted:
                     # What was freed for it went to others, whom it preempted again: now it has it at once.
                     pending.first = None

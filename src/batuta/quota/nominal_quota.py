@@ -270,7 +270,7 @@ class NominalQuotaAdmission:
         """Serves each pending queue from what belongs to its queue."""
         for name, cq in self._snapshot.cluster_queues.items():
             if cq.waiting:
-                self._serve_pending(name, cq.waiting, self._workloads.blocks if not cq.strict else _always)
+                self._serve_pending(name, cq.waiting, (lambda row: True) if cq.strict else self._workloads.blocks)
 
     def _serve_due(self) -> None:
         """Looks at jobs that have waited long, and let no other pass, before any job may borrow.
@@ -318,7 +318,7 @@ class NominalQuotaAdmission:
         # In its own numbers, not in those that count what is reserved for it as used.
         self.told[first[-1]] = refusal
         self._keep_for(first[-1], name)
-        self._serve_pending(name, self._snapshot.cluster_queues[name].waiting[len(first) :], _never, first)
+        self._serve_pending(name, self._snapshot.cluster_queues[name].waiting[len(first) :], lambda row: False, first)
         return True
 
     def _blocked(self, name: str) -> list[int]:
@@ -352,11 +352,3 @@ class NominalQuotaAdmission:
             found = QueuePrechecks(name, self._snapshot, self._state, self._reservations)
             self._prechecks_of[name] = found
         return found
-
-
-def _always(row: int) -> bool:
-    return True
-
-
-def _never(row: int) -> bool:
-    return False

@@ -7,8 +7,7 @@ it will have ended by the time at which the workload could start at the earliest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from batuta.core.quota import counts_gpus
@@ -98,7 +97,7 @@ class Reservations:
         reserved = self.reserved.get(workload.queue)
         if reserved is None:
             return False
-        with _without(reserved):
+        with reserved.queue.without(reserved.amounts):
             found = self._state.fit(workload)
             if found is None:
                 return False
@@ -157,13 +156,3 @@ class Reservations:
         for one in gone:
             one.queue.add(one.usage)
         return found
-
-
-@contextmanager
-def _without(reserved: Reservation) -> Iterator[None]:
-    """As if nothing were reserved."""
-    reserved.queue.remove(reserved.amounts)
-    try:
-        yield
-    finally:
-        reserved.queue.add(reserved.amounts)

@@ -24,8 +24,9 @@ from batuta.core.quota import (
     flavor_resources_of,
     rest_of,
 )
-from batuta.quota.cycle import Preempted, Scheduler
+from batuta.quota.cycle import Scheduler
 from batuta.quota.nominal_quota import PendingQueue
+from batuta.quota.preemption import PreemptionTarget
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.workload import PodSet, Workload, resolve_queue
@@ -136,17 +137,11 @@ class QuotaSimulator:
     def change(self, quota: Quota) -> QuotaStatus:
         """Quota is another one from now on; queues that are gone but have workloads start nothing."""
         busy = {work.queue for work in self._works.values() if work.queue}
-        gone = [
-            queue
-            for queue in self._quota.cluster_queues
-            if queue.name in busy and queue.name not in quota.queue_of and not self._is_rest(queue.name)
-        ]
+        stay = quota.queue_of.keys() | ({DEFAULT_QUEUE} if rest_of(self._quota) else set())
+        gone = [queue for queue in self._quota.cluster_queues if queue.name in busy and queue.name not in stay]
         leaving = tuple(queue.name for queue in gone)
         self._quota = self._holding(replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving))
         return self._settle()
-
-    def _is_rest(self, queue: str) -> bool:
-        return queue == DEFAULT_QUEUE and bool(rest_of(self._quota))
 
     def _holding(self, quota: Quota) -> Quota:
         if not self._nodes.nodes:
@@ -203,9 +198,9 @@ class QuotaSimulator:
             else:
                 self._refusals[work.name] = ("", Refusal(Why.SUSPENDED, "is not active"))
 
-        def preempt(preempted: Preempted) -> None:
-            work, by = self._works[str(preempted.workload.key)], str(preempted.by.key)
-            self._evict(work, Evicted(work.name, "Preempted", preempted.reason.value, by))
+        def preempt(target: PreemptionTarget, by: Workload) -> None:
+            work = self._works[str(target.workload.key)]
+            self._evict(work, Evicted(work.name, "Preempted", target.reason.value, str(by.key)))
             self._wait(state, scheduler, work, workloads)
 
         scheduler.settle(lambda workload: self._admit(state, workload), preempt)

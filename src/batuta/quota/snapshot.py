@@ -140,17 +140,14 @@ class Snapshot:
             cq.waiting = self._merged(cq.waiting, waiting)
         if cq is None:
             return
-        flavors_of, uses = self._world.flavors, self._cache.uses
+        flavors_of = self._world.flavors
         for row in sorted(running):
             job = jobs.jobs[row]
             flavors = flavors_of.get(job.id) or self.requests.found(row, resolved.queue)
             size = job.min
             if still and still[row]:
                 size = self.still[row] = max(int(jobs.held[row]), job.min)
-            known = uses.get(job.id)
-            if known is None or known[0] is not job or known[1] != flavors or known[2] != size:
-                known = uses[job.id] = job, flavors, size, self.requests.usage(job, flavors, size)
-            cq.running[row] = flavors, known[3]
+            cq.running[row] = flavors, self.requests.usage(job, flavors, size)
 
     def _merged(self, pending: list[int], more: list[int]) -> list[int]:
         """One order for jobs that come to a cluster queue by several local queues."""

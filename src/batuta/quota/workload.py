@@ -419,9 +419,6 @@ def _as_text(flavor: Flavor) -> tuple[str, ...]:
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------------ queue resolution
-
-
 class ResolvedQueue(NamedTuple):
     """The cluster queue of a job; with a refusal nothing new starts there now."""
 
