@@ -241,10 +241,7 @@ class Allocation:
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:
-    """What the policy gives, while jobs of which no checkpoint was seen keep their sizes (resize_limits).
-
-    Jobs in transition are left out when `freeze` is set: they keep what they have, the others share the rest.
-    """
+    """What the policy gives; `freeze`: jobs in transition keep what they have, the others share the rest."""
     found = _allocate(world, now_s, admitted, policy, freeze, _NO_ROWS)
     jobs = world.jobs
     if not jobs.unsaved or not ((found.gpus == 0) & (jobs.held == 0)).any():

@@ -42,20 +42,14 @@ def apply(world: World, event: ev.Event) -> None:
         world.demand_generation += 1
     world.version += 1
     world.now_s = max(world.now_s, event.time_s)
-    if world.avoided:
-        _ask_again(world)
+    if world.avoided:  # nodes that would not have a job are asked again, once that is long ago
+        world.avoided = {job: one for job, one in world.avoided.items() if one.until_s > world.now_s}
 
 
 def check(world: World, event: ev.Event) -> None:
     """ValueError for an event that cannot be applied. To be asked before it is written down."""
     if isinstance(event, ev.JobSubmitted):
         _check_new(world, event.job)
-
-
-def _ask_again(world: World) -> None:
-    """Forgets which nodes would not have a job, once that is long ago."""
-    for job in [job for job, avoided in world.avoided.items() if avoided.until_s <= world.now_s]:
-        del world.avoided[job]
 
 
 def _quota_set(world: World, event: ev.QuotaSet) -> None:
@@ -372,9 +366,9 @@ def _node_changed(world: World, event: ev.NodeChanged) -> None:
     before = world.nodes.nodes[i]
     world.nodes.change(i, node)
     world.layout.change(i, before, node)
-    for job, avoided in list(world.avoided.items()):
-        # It may be another reason now, or none.
-        _forgive(world, job, avoided, 1 << i)
+    # If it would not have a job, it may have another reason now, or none.
+    left = {job: one._replace(nodes=one.nodes & ~(1 << i)) for job, one in world.avoided.items()}
+    world.avoided = {job: one for job, one in left.items() if one.nodes}
     _refresh_node(world, i, event.time_s)
     if (before.gpu_type, before.rack) != (node.gpu_type, node.rack):
         _look_at_tenants(world, node, event.time_s)
@@ -389,14 +383,6 @@ def _look_at_tenants(world: World, node: Node, now_s: float) -> None:
             if jobs.phase_of(row) is Phase.RUNNING:
                 jobs.settle(row, now_s)
                 jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
-
-
-def _forgive(world: World, job: JobId, avoided: ExcludedNodes, nodes: int) -> None:
-    left = avoided.nodes & ~nodes
-    if left:
-        world.avoided[job] = avoided._replace(nodes=left)
-    else:
-        del world.avoided[job]
 
 
 def _others_use(world: World, event: ev.OthersUse) -> None:

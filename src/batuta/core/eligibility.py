@@ -212,10 +212,7 @@ def withheld(jobs: JobTable, now_s: float) -> BoolArray:
 
 
 def left_alone(jobs: JobTable, now_s: float) -> BoolArray:
-    """The jobs that were found on their way, or without all their GPUs, and keep what they have for a while.
-
-    The backend has just tried to do better, in vain.
-    """
+    """The jobs that the backend has just tried to start or repair, in vain: they keep what they have for a while."""
     phase, later = jobs.phase, jobs.not_before_s > now_s
     found: BoolArray = (jobs.wish == DesiredState.RUN) & later & (jobs.held > 0) & (phase != Phase.RUNNING)
     return found

@@ -55,10 +55,7 @@ def gpus_out(members: Mapping[NodeName, Member], out: Iterable[Target], pool: st
 
 
 def has_room(members: Mapping[NodeName, Member], out: Iterable[Target], target: Target, share: float) -> bool:
-    """Whether a target may be taken out as well.
-
-    One target may always, or in a small pool nothing ever could be; a share of 0 says that nothing may.
-    """
+    """Whether a target may be taken out as well. One always may, unless the share is 0: pools may be small."""
     if share <= 0.0:
         return False
     pool, out = members[target.node].pool, tuple(out)

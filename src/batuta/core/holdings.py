@@ -26,7 +26,7 @@ def release(world: World, row: int, now_s: float) -> None:
         forget_use(world, placement)
     if world.flavors:
         world.flavors.pop(jobs.ids[row], None)
-    jobs.note_stop(row, now_s)
+    jobs.last_stop_s[row] = now_s
     jobs.hold(row, None, NO_TYPE, Phase.WAITING)
     if jobs.held_back and jobs.wish_of(row) is DesiredState.EVICT:
         jobs.hold_back(row, DesiredState.RUN)
@@ -130,10 +130,7 @@ def take_over(world: World, row: int, placement: Placement, now_s: float, runnin
 
 
 def _that_can_be(world: World, job: Job, placement: Placement) -> Placement:
-    """A placement without the GPUs that are not there or ill; each once, and one alone for a share.
-
-    Of a CPU-only job: without the replicas on nodes that are not there or lost.
-    """
+    """A placement without GPUs that are not there or ill and nodes that are lost; one GPU alone for a share."""
     if job.cpu_only:
         there = (Span(node, ()) for node, _ in placement.spans if _is_there(world, node))
         return Placement(tuple(there))
@@ -191,10 +188,7 @@ def without(placement: Placement, gone: Mapping[NodeName, int]) -> Placement:
 
 
 def type_of(world: World, job: Job, placement: Placement) -> int:
-    """The GPU type of a placement, -1 for that of a CPU-only job.
-
-    One that was found may have several: then that of its first worker.
-    """
+    """The GPU type of a placement, that of its first worker; -1 for a CPU-only job."""
     if job.cpu_only:
         return NO_TYPE
     return world.nodes.type_of[world.nodes.index[placement.spans[0].node]]

@@ -71,8 +71,7 @@ class _FloatColumn:
     """By number: the name under which snapshots store a column."""
 
     def __set_name__(self, owner: type[JobColumns], name: str) -> None:
-        self._number = len(self.names)
-        self.names.append(name)
+        self._number = _number_in(self.names, name)
 
     def __get__(self, table: JobColumns, owner: type[JobColumns]) -> FloatArray:
         return table._f[self._number, : table.n]
@@ -87,20 +86,29 @@ class _IntColumn:
         self._stored = stored
 
     def __set_name__(self, owner: type[JobColumns], name: str) -> None:
-        self._number = len(self.names)
-        self.names.append(self._stored or name)
+        self._number = _number_in(self.names, self._stored or name)
 
     def __get__(self, table: JobColumns, owner: type[JobColumns]) -> IntArray:
         return table._i[self._number, : table.n]
 
 
+_FLOATS, _INTS = _FloatColumn.names, _IntColumn.names
+
+
+def _number_in(names: list[str], name: str) -> int:
+    """The number of a column. It is asked for twice: a dataclass with slots is made anew."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class JobColumns:
     """Columns of all living jobs, as views: what is written into one is in the table."""
 
-    __slots__ = ("_f", "_i", "n")
-
-    def __init__(self, floats: FloatArray, ints: IntArray, n: int) -> None:
-        self._f, self._i, self.n = floats, ints, n
+    _f: FloatArray = field(default_factory=lambda: np.zeros((len(_FLOATS), 64)))
+    _i: IntArray = field(default_factory=lambda: np.zeros((len(_INTS), 64), dtype=np.int64))
+    n: int = 0
 
     submit_s = _FloatColumn()
     first_start_s = _FloatColumn()
@@ -165,10 +173,7 @@ class JobColumns:
         return None if math.isnan(begun_s) else begun_s
 
 
-_FLOATS, _INTS = _FloatColumn.names, _IntColumn.names
-_FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE = map(
-    _FLOATS.index, ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s")
-)
+_FIRST_START, _LAST_START, _LAST_RESIZE = map(_FLOATS.index, ("first_start_s", "last_start_s", "last_resize_s"))
 _LEFT, _RATE, _ANCHOR = map(_FLOATS.index, ("remaining_s", "rate", "anchor_s"))
 _ATTAINED, _SERVICE = map(_FLOATS.index, ("attained_gpu_s", "service_gpu_s"))
 _NOT_BEFORE, _DONE, _RUN = map(_FLOATS.index, ("not_before_s", "done_s", "run_s"))
@@ -224,9 +229,6 @@ class JobTable(JobColumns):
     """Jobs whose user does not want them to run, or that wait after a failure."""
     crowd_s: float = 0.0
     """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
-
-    def __post_init__(self) -> None:
-        JobColumns.__init__(self, np.zeros((len(_FLOATS), 64)), np.zeros((len(_INTS), 64), dtype=np.int64), 0)
 
     def outlook(self) -> IntArray:
         """A copy of gpus, phase, size, min and max, in this order."""
@@ -418,9 +420,6 @@ class JobTable(JobColumns):
         else:
             f[_LAST_START, row], f[_SERVICE, row] = now_s, 0.0
 
-    def note_stop(self, row: int, now_s: float) -> None:
-        self._f[_LAST_STOP, row] = now_s
-
     def settle(self, row: int, now_s: float) -> None:
         """Books progress and service up to now, before the rate or the GPUs of a job change."""
         f = self._f
@@ -453,7 +452,6 @@ class JobTable(JobColumns):
 
     def fork(self) -> JobTable:
         twin = with_own_containers(self)
-        twin._f, twin._i = self._f.copy(), self._i.copy()
         twin.curves, twin.size_sets = with_own_containers(self.curves), with_own_containers(self.size_sets)
         return twin
 

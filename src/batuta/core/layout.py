@@ -30,17 +30,12 @@ class Card(NamedTuple):
     soft_percent: int = 0
     """Compute with soft limits: more of it may be given away than there is."""
 
-    def plus(self, share: Share) -> Card:
-        return self._changed(share, 1)
-
-    def minus(self, share: Share) -> Card:
-        return self._changed(share, -1)
-
     def booked_percent(self, promised_percent: int) -> int:
         """Of the compute of a card that is promised so often to soft shares; 100 is all of it."""
         return self.compute_percent - (-self.soft_percent * 100 // promised_percent)
 
-    def _changed(self, share: Share, by: int) -> Card:
+    def plus(self, share: Share, by: int = 1) -> Card:
+        """With one more such share, or one less (-1)."""
         hard, soft = (0, share.compute_percent) if share.soft else (share.compute_percent, 0)
         return Card(
             self.compute_percent + by * hard,
@@ -141,7 +136,7 @@ class Layout:
             del self.cards[i, gpu]
             self.set_free(i, self.free[i] | (1 << gpu & self.healthy[i]))
         else:
-            self.cards[i, gpu] = card.minus(share)
+            self.cards[i, gpu] = card.plus(share, -1)
 
     def fits_card(self, i: int, gpu: int, share: Share) -> bool:
         """Whether a share fits on a GPU, beside the shares that are there. Memory is never given twice."""

@@ -205,10 +205,7 @@ def wishes_of(job: Job) -> NodeRequirements:
 
 
 def most_gpus(world: World, wishes: NodeRequirements) -> list[int]:
-    """By GPU type: the most GPUs that a job could have on the open nodes, beside what others use.
-
-    For a CPU-only job one number alone: the most replicas, on nodes of all types and without GPUs.
-    """
+    """By GPU type: the most GPUs that a job could have on the open nodes; of a CPU-only job its replicas."""
     table, layout = world.nodes, world.layout
     cpu_only = not wishes.gpus_per_replica
     total = [0] * (1 if cpu_only else len(table.types))

@@ -138,10 +138,7 @@ def forget_use(world: World, left: Placement) -> None:
 
 
 def began_anew(world: World, row: int, now_s: float) -> None:
-    """A job has just begun to run, here or at another size: what it did before does not count.
-
-    What is told of its GPUs holds until something else is, so they may be known to be idle from the start.
-    """
+    """A job has just begun to run: what it did before does not count, what is known of its GPUs does."""
     job = world.jobs.ids[row]
     _begin(world, job)
     if world.usage and world.jobs.phase_of(row) is Phase.RUNNING:

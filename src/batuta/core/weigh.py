@@ -156,10 +156,7 @@ def _worth(world: World, now_s: float, row: int, before: Placement, after: Place
 
 
 def lost_work_s(world: World, row: int, now_s: float) -> float:
-    """Work on one GPU that a stop would throw away: half a checkpoint interval, on average.
-
-    All since its start, of a job of which no checkpoint was seen.
-    """
+    """Work on one GPU that a stop would throw away: half a checkpoint interval, or all if none was seen."""
     jobs = world.jobs
     interval_s = jobs.jobs[row].checkpoint_interval_s
     if jobs.ids[row] in jobs.unsaved:

@@ -106,14 +106,6 @@ def _remaining_s(view: WorldView) -> FloatArray:
     return left_s if kind is None else left_s / _relative_speed(world, rows, kind)
 
 
-def _attained_gpu_s(view: WorldView) -> FloatArray:
-    return view.cut(view.source[0].jobs.attained_gpu_s) + view.gpus * _elapsed_s(view)
-
-
-def _service_gpu_s(view: WorldView) -> FloatArray:
-    return view.cut(view.source[0].jobs.service_gpu_s) + view.gpus * _elapsed_s(view)
-
-
 def _done_s(view: WorldView) -> FloatArray:
     world, rows, _, kind = view.source
     done_s = view.cut(world.jobs.done_s) + view.cut(world.jobs.rate) * _elapsed_s(view)
@@ -179,8 +171,8 @@ _MADE = {
     "size": _size,
     "speed": _speed,
     "remaining_s": _remaining_s,
-    "attained_gpu_s": _attained_gpu_s,
-    "service_gpu_s": _service_gpu_s,
+    "attained_gpu_s": lambda view: view.cut(view.source[0].jobs.attained_gpu_s) + view.gpus * _elapsed_s(view),
+    "service_gpu_s": lambda view: view.cut(view.source[0].jobs.service_gpu_s) + view.gpus * _elapsed_s(view),
     "done_s": _done_s,
     "crowd": _crowd,
     "restart_left_s": _restart_left_s,

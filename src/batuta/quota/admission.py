@@ -303,7 +303,9 @@ class _Admission:
         for rows, new, _ in served:
             flavors.update(zip(rows, new.flavors, strict=True))
         wishes = self._wishes(flavors)
-        allowed = self._caps()
+        allowed = self._world.jobs.max.copy()
+        for tree, results in self._results.items():
+            allowed[self._fingerprints.rows[tree]] = results.cap
         gpu_type = self._types(allowed)
         # What could not be placed even if it were alone is no reason to keep quota from others.
         cap, _ = within_reach(self._world, allowed, gpu_type, wishes)
@@ -365,12 +367,6 @@ class _Admission:
                 new = results.new[name]
                 found.append(([*map(self._rows[tree].__getitem__, new.places)], new, results.contested))
         return found
-
-    def _caps(self) -> IntArray:
-        cap: IntArray = self._world.jobs.max.copy()
-        for tree, results in self._results.items():
-            cap[self._fingerprints.rows[tree]] = results.cap
-        return cap
 
     def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, NodeRequirements]:
         """What those want of nodes whose flavors are good for some only."""

@@ -31,10 +31,7 @@ class Admissions(NamedTuple):
 
 @dataclass(slots=True)
 class AdmissionResult:
-    """Everything that is said to the jobs of a tree.
-
-    Jobs have a place among those of their tree, the oldest first: that stays when rows are numbered anew.
-    """
+    """What is said to the jobs of a tree, each by its place in it: that stays when rows are numbered anew."""
 
     cap: IntArray
     refused: list[int]
@@ -145,10 +142,7 @@ class Fingerprints:
 
 
 class EndOrder(NamedTuple):
-    """What the answers owe to the clock: who will have ended before whom.
-
-    Jobs are meant by their place in the tree.
-    """
+    """What the answers owe to the clock: who will have ended before whom. Jobs are meant by their place in the tree."""
 
     running: IntArray
     """Those who will give quota back, as they are listed, …"""

@@ -124,9 +124,7 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
 
 
 def _in_fair_order(state: QuotaState, entries: list[Entry]) -> Iterator[Entry]:
-    """Those that don't borrow first, then the smallest share: at each level of the tree, and anew after each
-    that was served.
-    """
+    """Those that don't borrow first, then the smallest share at each level; anew after each that was served."""
     by_root: dict[Node, dict[Node, Entry]] = {}
     for entry in entries:
         by_root.setdefault(entry.workload.queue.root, {})[entry.workload.queue] = entry

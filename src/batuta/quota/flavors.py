@@ -163,10 +163,7 @@ class FlavorAssigner:
         pods: PodSet,
         wanted: dict[str, int],
     ) -> _Try | None:
-        """The best flavor of a group; None, and the reason in `result`, when none will do.
-
-        It goes on behind the flavor at which the last search for this workload ended.
-        """
+        """The best flavor of a group behind the one where the last search ended; None, with the reason in `result`."""
         best: _Try | None = None
         refusals: list[Refusal] = []
         number, ended = len(result.tried) - 1, -1

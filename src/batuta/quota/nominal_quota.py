@@ -81,11 +81,7 @@ def _free(queue: Node, fr: int) -> int:
 
 
 class QueuePrechecks:
-    """Who of one queue cannot be served now.
-
-    Most jobs that wait are answered here, so what is found out for one holds for the others until something
-    changes in what is used.
-    """
+    """Who of one queue cannot be served now; what holds for one holds for others until usage changes."""
 
     def __init__(self, name: str, snapshot: Snapshot, state: QuotaState, reservations: Reservations) -> None:
         self.queue = state.tree.queues[name]
@@ -102,10 +98,7 @@ class QueuePrechecks:
         self._short.clear()
 
     def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None:
-        """Why such a job cannot have quota now, where that takes no search.
-
-        It would have to borrow what is not there, however many of its own queue were preempted for it.
-        """
+        """Why such a job cannot have quota, whoever of its queue is preempted: it could not borrow enough."""
         if not self._cluster_queue.prechecked or len(request.kinds) != 1:
             return None
         for fr, amount in request.usage.items():
@@ -138,10 +131,7 @@ Pending = tuple[int, int, Hashable]
 
 @dataclass(slots=True)
 class PendingQueue:
-    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released.
-
-    Most of them are refused without being nominated, so none is made of its key before that.
-    """
+    """The workloads of one cluster queue that wait. Each is made of its key only when it is nominated."""
 
     queue: Node
     strict: bool
@@ -306,10 +296,7 @@ class NominalQuotaAdmission:
                     pending_queues.add(name)
 
     def _passes_by(self, name: str, first: list[int]) -> bool:
-        """Whether the last of the `first` can get nothing now.
-
-        Then what is left is reserved for it, and the queue goes on.
-        """
+        """Whether the last of the `first` can get nothing now: it gets a reservation, and the queue goes on."""
         prechecks, row = self._prechecks(name), first[-1]
         prechecks.reset()
         refusal = prechecks.why_inadmissible(self._snapshot.priorities[row], self._snapshot.request_of[row])

@@ -65,10 +65,7 @@ class Reservations:
         """Whatever an answer owed to when jobs will end."""
 
     def reserve(self, queue: Node, needs: Amounts) -> None:
-        """Reserves what is left of what a workload needs, unless its queue has a reservation already.
-
-        That should have waited long enough, and fit at some time.
-        """
+        """Reserves what is left of what a workload needs, unless its queue has a reservation already."""
         if queue in self.reserved:
             return
         subtree, usage = queue.subtree, queue.usage
@@ -141,10 +138,7 @@ class Reservations:
         return Refusal(Why.WAITING_FOR_QUOTA, "", frs[fr], usage[fr], left)
 
     def _earliest(self, queue: Node, needs: Amounts) -> ReleaseTime:
-        """When so many of those who have quota will have ended that so much fits.
-
-        At any moment, if it cannot be said: then no other may have what is reserved for it.
-        """
+        """When enough of those who have quota will have ended; UNKNOWN keeps all others from the reservation."""
         gone: list[QuotaRelease] = []
         found = UNKNOWN
         for one in self._releases(queue.root):

@@ -116,10 +116,7 @@ class Snapshot:
             self._sort_in(resolved, running.get(number, []), waiting.get(number, []), still)
 
     def _by_queue(self, rows: IntArray) -> dict[int, list[int]]:
-        """These rows by the number of the queue that they name, the most important first, then the oldest.
-
-        Rows are numbered by age.
-        """
+        """Rows by the number of the queue that they name: by priority, then by age, as rows are numbered."""
         jobs = self._world.jobs
         number = jobs.queue[rows]
         order = np.lexsort((-jobs.priority[rows], number))
@@ -191,10 +188,7 @@ class Snapshot:
         return self._spare(cq, priority + (cq.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY))
 
     def _spare(self, cq: ClusterQueueSnapshot, below: int) -> Amounts:
-        """What jobs of a queue with a lower priority than this have, as far as they could be preempted.
-
-        Those that are just being served count for nothing: they are served in the order of their priority.
-        """
+        """What preemptible jobs below a priority have; not those just served, who go by priority anyway."""
         found = cq.spare.get(below)
         if found is None:
             found = cq.spare[below] = {}

@@ -147,9 +147,7 @@ class Node:
         return all(amount <= 0 or amount <= self.left(fr) for fr, amount in amounts.items())
 
     def level(self, fr: int, amount: int) -> tuple[int, bool]:
-        """How far up the tree so much more has to be borrowed (0: not at all), and whether that leaves
-        a larger cohort around it, in which others may use what belongs here.
-        """
+        """How far up so much more has to be borrowed (0: not), and whether others beyond may use what belongs here."""
         if self.parent is None or not self.borrows_with(fr, amount):
             return 0, self.parent is not None
         rest = amount - self.local_left(fr)

@@ -38,10 +38,7 @@ _BYTES_PER_MIB = 1 << 20
 
 
 def demand(job: Job, resource: str, gpus: int) -> int:
-    """What a job takes of a resource with so many GPUs, in thousandths; 0 for what it does not ask for.
-
-    `gpus` is its size: the replicas of a CPU-only job, which takes no GPUs of any quota.
-    """
+    """What a job of so many GPUs (or CPU-only replicas) takes of a resource, in thousandths."""
     if counts_gpus(resource):
         return 0 if job.cpu_only else gpus * MILLI
     if resource == _CPU:
@@ -177,10 +174,7 @@ def options_of(queue: ClusterQueue) -> FlavorOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuotaRequest:
-    """What jobs that are alike ask for, in any queue with the same menu.
-
-    That is quota for their `min`, in a flavor whose nodes could hold it.
-    """
+    """What jobs that are alike ask for: quota for their `min`, in a flavor whose nodes could hold it."""
 
     pod_sets: tuple[PodSet, ...]
     kinds: Mapping[str, frozenset[int]]
@@ -231,10 +225,7 @@ class QuotaRequests:
     def of_all(
         self, rows: IntArray, all_options: Sequence[FlavorOptions], options: IntArray
     ) -> tuple[list[QuotaRequest], IntArray]:
-        """What these rows ask for: all that is different, and by row which of that it is.
-
-        `menu` is the number of each row's menu. All that tells jobs apart is compared as numbers.
-        """
+        """The different requests of these rows, and by row the number of its own; `options` has one number a row."""
         world, jobs, listed = self._world, self._world.jobs, rows.tolist()
         low = jobs.min
         key = options * (int(low.max(initial=0)) + 1) + low[rows]
@@ -356,10 +347,7 @@ class QuotaRequests:
         return tuple(found)
 
     def where(self, job: Job, flavors: Flavors) -> NodeRequirements | None:
-        """What a job wants of nodes, given the flavors it has; None if the flavors add nothing.
-
-        A flavor that is just a GPU type adds nothing, since the type is chosen by the flavor anyway.
-        """
+        """What a job wants of nodes in these flavors; None if they add nothing but the GPU type."""
         wishes = wishes_of(job)
         key = (flavors, wishes)
         if key not in self._narrowed:
