@@ -18,16 +18,7 @@ from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialOutcome, run_id
-from batuta.core.utilisation import (
-    Usage,
-    began_anew,
-    learn_name,
-    note_use,
-    was_enlarged,
-    was_made_small,
-    was_parked,
-    was_told,
-)
+from batuta.core.utilisation import Idle, Usage, began_anew, learn_name, note_use, was_enlarged, was_told
 from batuta.core.world import ExcludedNodes, ForeignUsage, PastJob, World, speed_at
 
 AVOID_S = 60.0
@@ -108,10 +99,10 @@ def apply_plan(world: World, event: ev.Planned) -> None:
                 jobs.set_phase(row, Phase.STOPPING)
             elif command.reason is Reason.PARKED_IDLE:
                 jobs.hold_back(row, DesiredState.PARK)
-                was_parked(world, command.job, command.evidence)
+                world.idle[command.job] = Idle(parked=command.evidence)
             continue
         if command.reason is Reason.SHRUNK_IDLE:
-            was_made_small(world, command.job)
+            world.idle[command.job] = Idle(kept_small=True)
         elif world.idle and command.placement.size > max(jobs.jobs[row].min, int(jobs.held[row])):
             was_enlarged(world, command.job)
         kept, held = set[Span](), jobs.placements[row]

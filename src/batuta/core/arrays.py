@@ -90,5 +90,4 @@ class Partitions:
     def running(self, values: IntArray | BoolArray) -> IntArray:
         """By row: the sum from the first row of its part to this one."""
         total = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-        found: IntArray = total[1:] - total[self.starts][self.number]
-        return found
+        return total[1:] - total[self.starts][self.number]

@@ -116,8 +116,8 @@ class Curves:
     def row(self, row: int, largest: int) -> FloatArray:
         """Speeds of one job for 0..largest GPUs."""
         n = np.minimum(np.arange(largest + 1), self.last[row])
-        speeds: FloatArray = self.flat[self.start[row] + n]
-        return speeds
+        found: FloatArray = self.flat[self.start[row] + n]
+        return found
 
 
 NO_SET = -1
@@ -201,8 +201,8 @@ class LegalSizes:
         if self.set_of[row] == NO_SET:
             return np.arange(self.min[row], self.max[row] + 1, self.step[row], dtype=np.int64)
         table = self.sets[self.set_of[row]]
-        legal: IntArray = table[(table >= self.min[row]) & (table <= self.max[row])]
-        return legal
+        found: IntArray = table[(table >= self.min[row]) & (table <= self.max[row])]
+        return found
 
 
 FINE_NODES = 8

@@ -50,8 +50,7 @@ def unsaved_rows(jobs: JobTable, cap: IntArray | None) -> IntArray:
     stays: BoolArray = jobs.legal_sizes().subset(found).floor(gpus[found]) == gpus[found]
     if cap is not None:
         stays &= cap[found] >= gpus[found]
-    kept: IntArray = found[stays]
-    return kept
+    return found[stays]
 
 
 def rows_to_shrink(jobs: JobTable, cap: IntArray | None) -> IntArray:
@@ -157,8 +156,7 @@ def note_change(world: World, row: int, now_s: float) -> None:
 def changes_left(jobs: JobTable, now_s: float) -> FloatArray:
     """How often each job may be changed now."""
     gained = CHANGES_PER_HOUR * (now_s - jobs.changed_s) / HOUR_S
-    left: FloatArray = np.minimum(jobs.changes_left + gained, CHANGES_AT_ONCE)
-    return left
+    return np.minimum(jobs.changes_left + gained, CHANGES_AT_ONCE)
 
 
 def held(world: World, now_s: float) -> BoolArray:

@@ -255,23 +255,13 @@ def within_reach(
     cap = (jobs.max if cap is None else cap).copy()
     if not rows.size:
         return cap, None
-    known: dict[NodeRequirements, list[int]] = {}
-    by_row = [_most(world, row, instead, known) for row in rows.tolist()]
+    other = instead or {}
+    known = {wishes: most_gpus(world, wishes) for wishes in set(other.values())}
+    by_row = [known[other[row]] if row in other else world.most_for(row) for row in rows.tolist()]
     by_type = np.array(by_row, dtype=np.int64)
     most = by_type[:, 0] if gpu_type is None else by_type[np.arange(rows.size), gpu_type[rows]]
     cap[rows] = np.minimum(cap[rows], np.maximum(most, jobs.held[rows]))
     return cap, Reach(rows, most)
-
-
-def _most(
-    world: World, row: int, instead: Mapping[int, NodeRequirements] | None, known: dict[NodeRequirements, list[int]]
-) -> list[int]:
-    wishes = instead.get(row) if instead else None
-    if wishes is None:
-        return world.most_for(row)
-    if wishes not in known:
-        known[wishes] = most_gpus(world, wishes)
-    return known[wishes]
 
 
 def _alike(world: World, nodes: int, wishes: NodeRequirements) -> Iterator[tuple[int, int]]:

@@ -95,13 +95,12 @@ class SharedOutlook:
     def at(self, remaining_s: FloatArray) -> FloatArray:
         """Where each job is, in the unit of the marks."""
         one, marks = self.phases.spent_s[:, 1], self.phases.marks
-        at: FloatArray = np.interp(np.interp(self.ends, marks, one) - remaining_s, one, marks)
-        return at
+        found: FloatArray = np.interp(np.interp(self.ends, marks, one) - remaining_s, one, marks)
+        return found
 
     def _phase(self, at: FloatArray) -> IntArray:
         marks = self.phases.marks
-        found: IntArray = np.clip(np.searchsorted(marks, at, side="right") - 1, 0, len(marks) - 2)
-        return found
+        return np.clip(np.searchsorted(marks, at, side="right") - 1, 0, len(marks) - 2)
 
     def _until_end(self, at: FloatArray, sizes: IntArray) -> FloatArray:
         columns = np.minimum(sizes, self.phases.most_gpus)

@@ -157,19 +157,11 @@ def was_told(world: World, job: JobId) -> None:
         world.idle[job] = known._replace(told=True)
 
 
-def was_made_small(world: World, job: JobId) -> None:
-    world.idle[job] = Idle(kept_small=True)
-
-
 def was_enlarged(world: World, job: JobId) -> None:
     """Whatever it did before, it is not kept small any more."""
     known = world.idle.get(job)
     if known is not None:
         _keep(world, job, known._replace(kept_small=False))
-
-
-def was_parked(world: World, job: JobId, why: Evidence) -> None:
-    world.idle[job] = Idle(parked=why)
 
 
 def _busiest(world: World, row: int, now_s: float, own: Mapping[JobId, float]) -> float | None:

@@ -110,9 +110,6 @@ def _grouped(
 
 def _alike(flavors_of: Mapping[int, Flavors]) -> dict[Flavors, list[int]]:
     """Rows by flavors."""
-    if len(set(map(id, flavors_of.values()))) == 1:
-        # Mostly all have the very same, which is seen sooner than that it is equal.
-        return {next(iter(flavors_of.values())): list(flavors_of)}
     found: dict[Flavors, list[int]] = {}
     for row, flavors in flavors_of.items():
         found.setdefault(flavors, []).append(row)

@@ -287,8 +287,8 @@ class JobWorkloads(AdmittedWorkloads):
 
     @cached_property
     def _listed_ends_s(self) -> list[float]:
-        ends_s: list[float] = predicted_ends_s(self._world, self._now_s).tolist()
-        return ends_s
+        found: list[float] = predicted_ends_s(self._world, self._now_s).tolist()
+        return found
 
     def releases(self, root: Node) -> list[QuotaRelease]:
         """What those give back who run in a tree, the soonest first."""
