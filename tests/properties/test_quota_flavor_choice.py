@@ -26,7 +26,7 @@ def drawn(data: st.DataObject, state: QuotaState, number: int) -> Workload:
     queue = data.draw(st.sampled_from(sorted(state.tree.queues)))
     pods = PodSet(((GPU, data.draw(st.integers(1, 4)) * MILLI),))
     priority = data.draw(st.integers(-1, 1))
-    return Workload(number, state.tree.queues[queue], (pods,), priority, (float(number), number))
+    return Workload(number, state.tree.queues[queue], (pods,), priority, number)
 
 
 @settings(max_examples=examples(120))

@@ -100,7 +100,7 @@ class Full:
         queue = data.draw(st.sampled_from(sorted(self.state.tree.queues)))
         own = data.draw(pod_sets(self.quota, queue))
         priority = data.draw(st.integers(-1, 1))
-        return Workload(number, self.state.tree.queues[queue], own, priority, (float(number), number))
+        return Workload(number, self.state.tree.queues[queue], own, priority, number)
 
     def fill(self, data: st.DataObject) -> None:
         for number in range(data.draw(st.integers(0, 7))):

@@ -69,7 +69,7 @@ def check_table(jobs: JobTable) -> None:
     assert jobs.key_of == dict(zip(jobs.ids, keys, strict=True))
     assert [jobs.row(job) for job in jobs.ids] == list(range(jobs.n))
     for row, job in enumerate(jobs.jobs):
-        told = {name: int(jobs.column(name)[row]) for name in jobs.I}
+        told = {name.removeprefix("i."): column[row] for name, column in jobs.stored_columns().items()}
         assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
         assert told["step"] == (job.gpus_per_replica or 1)
         assert told["cpu_only"] == job.cpu_only
@@ -221,11 +221,11 @@ def check_reach(world: World) -> None:
     for job in world.jobs.jobs:
         if job.cpu_only:
             kinds = [-1, *range(len(world.nodes.types))]
-            assert world.reach[wishes_of(job)] == [most_replicas(world, job, kinds)], job.id
+            assert world.caches.reach[wishes_of(job)] == [most_replicas(world, job, kinds)], job.id
             marked.append(False)
             continue
         most = [most_alone(world, job, kind) for kind in range(len(world.nodes.types))]
-        assert world.reach[wishes_of(job)] == most, job.id
+        assert world.caches.reach[wishes_of(job)] == most, job.id
         wanted = [job.size if most[kind] == gpus else job.max for kind, gpus in enumerate(open_gpus)]
         marked.append(not most or any(most[kind] < wanted[kind] for kind in range(len(most))))
     assert world.jobs.is_narrow.tolist() == marked
@@ -499,7 +499,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(dict(world.idle), dict(world.loads)),
         *(world.quota, dict(world.flavors), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
-        *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
+        *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.caches.reach)),
         *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside),
         *(jobs.held_back, dict(world.progress), world.policy),
         # As text, because NaN is not equal to itself.

@@ -9,7 +9,7 @@ from batuta.core.cluster import Node
 from batuta.core.quota import MILLI, ClusterQueue, Quota
 from batuta.quota.cache import AdmissionCache
 from batuta.quota.reservation import Reservations
-from batuta.quota.snapshot import AdmittedJobs, JobWorkloads, QuotaState, Snapshot
+from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from tests.support.quotas import CELL, gpus, quota_of
 from tests.support.worlds import NOW_S, make_job, make_world
 
@@ -44,7 +44,7 @@ class QuotaCycle:
         self.fr = self.tree.number(CELL)
         self.snapshot = Snapshot(self.world, NOW_S, self.tree, cache)
         self.workloads = JobWorkloads(self.world, NOW_S, self.tree, self.snapshot, frozenset(), PATIENCE_S)
-        self.state = QuotaState(self.world.effective_quota, self.tree, AdmittedJobs(self.workloads))
+        self.state = QuotaState(self.world.effective_quota, self.tree, self.workloads)
         self.reservations = Reservations(self.state, self.workloads.ends_s, self.workloads.releases)
 
     def use(self, queue: str, size: int) -> None:

@@ -18,7 +18,6 @@ from batuta.api.queue_views import queues_of, whole
 from batuta.api.scheduler_counters import Histogram, ScheduleCounts, SchedulerCounters
 from batuta.api.snapshot import WorldSnapshot
 from batuta.api.views import count_gpus
-from batuta.core.job_table import JobTable
 from batuta.core.plan import Decisions
 from batuta.core.reason import Reason
 from batuta.quota.usage import FlavorUsage, QueueUse
@@ -133,13 +132,11 @@ def job_metrics(snapshot: WorldSnapshot, most: int = MAX_JOB_SERIES) -> Iterator
 
 
 def _job_gpus(snapshot: WorldSnapshot, labels: dict[int, tuple[str, str]]) -> Iterator[Metric]:
-    gpus, restarts = (snapshot.ints[JobTable.I[name]] for name in ("gpus", "restarts"))
-    anchor_s, rate, attained, done_s = (
-        snapshot.floats[JobTable.F[name]] for name in ("anchor_s", "rate", "attained_gpu_s", "done_s")
-    )
+    columns = snapshot.columns
+    gpus, restarts = columns.held, columns.restarts
     # Progress and service are booked when something changes; what has come since follows from the rate.
-    since_s = np.maximum(snapshot.now_s - anchor_s, 0.0)
-    held_gpu_s, worked_s = attained + gpus * since_s, done_s + rate * since_s
+    since_s = np.maximum(snapshot.now_s - columns.anchor_s, 0.0)
+    held_gpu_s, worked_s = columns.attained_gpu_s + gpus * since_s, columns.done_s + columns.rate * since_s
     goodput = "Work done for each GPU-second held: 1 when it scales perfectly and nothing was lost."
     ratios = {own: worked_s[row] / held_gpu_s[row] for row, own in labels.items() if held_gpu_s[row] > 0}
     held = {own: float(held_gpu_s[row]) for row, own in labels.items()}

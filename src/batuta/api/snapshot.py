@@ -22,10 +22,9 @@ import anyio.to_thread
 import numpy as np
 
 from batuta.api.scheduler_counters import SchedulerCounters
-from batuta.core.arrays import FloatArray, IntArray
 from batuta.core.cluster import Node, Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState, Progress
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import JobColumns, Phase
 from batuta.core.plan import Decision, Plan
 from batuta.core.quota import Flavors, Quota
 from batuta.core.world import PastJob, World
@@ -45,7 +44,6 @@ _BY_PHASE: dict[Phase, JobState] = {
 }
 _STATES = tuple(_BY_PHASE[phase] for phase in Phase)
 _LIVING = (*dict.fromkeys(_STATES), JobState.PREEMPTED)
-_WISHES = tuple(DesiredState)
 _WAITS = np.array([Phase.WAITING, Phase.STOPPING])
 _SUSPENDED = np.array([DesiredState.PARK, DesiredState.CANCEL])
 _MAX_AGE_S = 0.25
@@ -89,8 +87,7 @@ class WorldSnapshot:
     plan: Plan | None
     jobs: list[Job]
     placements: list[Placement | None]
-    floats: FloatArray
-    ints: IntArray
+    columns: JobColumns
     progress: dict[JobId, Progress]
     checkpoints: dict[JobId, float | None]
     """Jobs with a checkpoint, and when they saved the last one."""
@@ -128,14 +125,11 @@ class WorldSnapshot:
     @cached_property
     def states(self) -> list[JobState]:
         """The state of each living job, as `World.state_of` has it."""
-        states = [_STATES[phase] for phase in self.ints[JobTable.I["phase"]].tolist()]
-        for row in np.flatnonzero(~np.isnan(self.floats[JobTable.F["first_start_s"]])).tolist():
+        states = [_STATES[phase] for phase in self.columns.phase.tolist()]
+        for row in np.flatnonzero(~np.isnan(self.columns.first_start_s)).tolist():
             if states[row] is JobState.PENDING:
                 states[row] = JobState.PREEMPTED
         return states
-
-    def wish_of(self, row: int) -> DesiredState:
-        return _WISHES[int(self.ints[JobTable.I["wish"], row])]
 
     def decision_on(self, job: JobId) -> Decision | None:
         """Return the last decision on a living job; None when no plan has considered it yet."""
@@ -148,8 +142,8 @@ class WorldSnapshot:
         return measure(self.quota, self._uses())
 
     def _uses(self) -> Iterator[JobUse]:
-        waits = np.isin(self.ints[JobTable.I["phase"]], _WAITS)
-        suspended = waits & np.isin(self.ints[JobTable.I["wish"]], _SUSPENDED)
+        waits = np.isin(self.columns.phase, _WAITS)
+        suspended = waits & np.isin(self.columns.wish, _SUSPENDED)
         flavors = self.flavors
         columns = zip(self.jobs, self.placements, waits.tolist(), suspended.tolist(), strict=True)
         for job, placement, is_waiting, is_suspended in columns:
@@ -216,7 +210,6 @@ class SnapshotCache:
     def _copy(self, world: World, plan: Plan | None) -> WorldSnapshot:
         past = self._up_to_date(world)
         jobs = world.jobs
-        floats, ints = jobs.block()
         return WorldSnapshot(
             version=world.version,
             now_s=world.now_s,
@@ -224,8 +217,7 @@ class SnapshotCache:
             plan=plan,
             jobs=list(jobs.jobs),
             placements=list(jobs.placements),
-            floats=floats.copy(),
-            ints=ints.copy(),
+            columns=jobs.copied(),
             progress=dict(world.progress),
             checkpoints=dict(jobs.checkpoints),
             past=list(past.order),

@@ -10,14 +10,12 @@ from typing import Any
 
 from batuta.api.event_text import type_of
 from batuta.api.snapshot import WorldSnapshot
-from batuta.core.job_table import JobTable
 
 MAX_JOBS = 20_000
 MAX_CHANGES = 2_000
 """Of one job; older ones are forgotten."""
 MAX_POINTS = 1_000
 """Of the use of one job's GPUs; when there are more, every second one is forgotten."""
-_LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
 
 
 @dataclass(slots=True)
@@ -160,8 +158,8 @@ class GpuTimeline:
             track = self._tracks.get(job.id)
             if placement is None or (track is not None and track.changes):
                 continue
-            begun = [s for s in snapshot.floats[(_LAST_START, _LAST_RESIZE), row].tolist() if s == s]  # noqa: PLR0124
-            segments = _segments([(max(begun, default=job.submit_s), placement.size)], since_s, now_s)
+            begun_s = snapshot.columns.run_start_s(row)
+            segments = _segments([(job.submit_s if begun_s is None else begun_s, placement.size)], since_s, now_s)
             if segments:
                 found.append({"id": job.id, "name": job.name, "segments": segments})
         return found

@@ -18,7 +18,6 @@ from batuta.api.snapshot import WorldSnapshot
 from batuta.apitypes import resources as a
 from batuta.core.cluster import Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState
-from batuta.core.job_table import JobTable
 from batuta.core.plan import Decision
 from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement, never_fits, run_id
@@ -33,10 +32,6 @@ JsonObject: TypeAlias = dict[str, Any]
 
 _WISHES = tuple(
     {DesiredState.EVICT: "run", DesiredState.TRY: "run"}.get(wish, wish.name.lower()) for wish in DesiredState
-)
-_WISH, _RESTARTS = JobTable.I["wish"], JobTable.I["restarts"]
-_FIRST, _REMAINING, _RATE, _ANCHOR, _RUN = (
-    JobTable.F[name] for name in ("first_start_s", "remaining_s", "rate", "anchor_s", "run_s")
 )
 NO_CHECKPOINT_SEEN = (
     "No checkpoint of it was seen yet, so it keeps its size while it runs: a resize would lose its work. "
@@ -87,25 +82,24 @@ def view_living(snapshot: WorldSnapshot, row: int, now_s: float) -> JsonObject:
 
 def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
     """Return how long a living job has run, over all its runs, without the time that it took to start."""
-    run_s, anchor_s = snapshot.floats[(_RUN, _ANCHOR), row].tolist()
+    run_s, anchor_s = snapshot.columns.run_s.item(row), snapshot.columns.anchor_s.item(row)
     runs = snapshot.placements[row] is not None and snapshot.states[row] is not JobState.SETTING_UP
     since_s = max(0.0, now_s - anchor_s) if runs else 0.0
-    return float(run_s + since_s)
+    return run_s + since_s
 
 
 def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
     job, placement = snapshot.jobs[row], snapshot.placements[row]
-    wish, restarts = snapshot.ints[(_WISH, _RESTARTS), row].tolist()
     gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
     return {
-        **_request(job, snapshot.states[row], _WISHES[wish]),
+        **_request(job, snapshot.states[row], _WISHES[snapshot.columns.wish_of(row)]),
         "gpus": _gpus(job, placement, gpu_type),
         "cpu": _cpu(job, placement),
         "placement": _placement(placement),
         "progress": copied(a.ProgressSeen, snapshot.progress.get(job.id)),
-        "started_s": _known(float(snapshot.floats[_FIRST, row])),
+        "started_s": _known(snapshot.columns.first_start_s.item(row)),
         "ended_s": None,
-        "restarts": restarts,
+        "restarts": snapshot.columns.restarts.item(row),
         "exit_code": None,
         "detail": "",
         "reason": view_decision(snapshot.decision_on(job.id)),
@@ -240,8 +234,9 @@ def _eta_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float | None:
     progress = snapshot.progress.get(snapshot.jobs[row].id)
     if progress is None or progress.fraction is None or snapshot.states[row] is not JobState.RUNNING:
         return None
-    remaining_s, rate, anchor_s = snapshot.floats[(_REMAINING, _RATE, _ANCHOR), row].tolist()
-    return _known(max(0.0, remaining_s / rate - max(0.0, now_s - anchor_s))) if rate > 0 else None
+    columns = snapshot.columns
+    rate, since_s = columns.rate.item(row), max(0.0, now_s - columns.anchor_s.item(row))
+    return _known(max(0.0, columns.remaining_s.item(row) / rate - since_s)) if rate > 0 else None
 
 
 def _known(value: float) -> float | None:
@@ -258,7 +253,7 @@ def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
                 on_gpu[node][gpu].append({"id": job.id, "share": share})
         for node in () if placement is None or not job.cpu_only else placement.nodes:
             on_cpu[node].append(job.id)
-    leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.ints[_WISH]).tolist()}
+    leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.columns.wish).tolist()}
     return [_view_node(snapshot, i, on_gpu, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
 
 

@@ -20,7 +20,7 @@ from batuta.core.job import NO_RESTART_S, Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.node_table import Reach, within_reach
 from batuta.core.policy import Policy, TypedPolicy, as_tiered, as_typed
-from batuta.core.shared_gpus import SharedGpus, bundle_shares
+from batuta.core.shared_gpus import bundle_shares
 from batuta.core.view import PoolView, TypedView
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
@@ -34,19 +34,6 @@ def who_may_change(
     `resizable` are rows that it is asked about though no checkpoint of them was seen. CPU-only jobs are
     neither: a policy divides GPUs, and they hold none.
     """
-    fixed, eligible = _who_may_change(world, now_s, cap, freeze, resizable)
-    cpu_only = world.jobs.without_gpus()
-    if cpu_only is None:
-        return fixed, eligible
-    return (
-        None if fixed is None else fixed & ~cpu_only,
-        ~cpu_only if eligible is None else eligible & ~cpu_only,
-    )
-
-
-def _who_may_change(
-    world: World, now_s: float, cap: IntArray | None, freeze: bool, resizable: IntArray
-) -> tuple[BoolArray | None, BoolArray | None]:
     jobs = world.jobs
     fixed = jobs.in_motion() if freeze else None
     unmoved = _cannot_be_stopped(world, cap, resizable)
@@ -56,11 +43,14 @@ def _who_may_change(
         alone = left_alone(jobs, now_s)
         # A cancelled job does not have to finish its start first.
         fixed = alone if fixed is None else fixed & ~withheld(jobs, now_s) | alone
-    if cap is None:
-        return fixed, None if fixed is None else ~fixed
-    # Below its `min` a job has no legal size, and policies rely on `min`.
-    admissible = cap >= jobs.min
-    return fixed, admissible if fixed is None else ~fixed & admissible
+    eligible = None if fixed is None else ~fixed
+    if cap is not None:
+        # Below its `min` a job has no legal size, and policies rely on `min`.
+        eligible = cap >= jobs.min if eligible is None else eligible & (cap >= jobs.min)
+    if (cpu_only := jobs.without_gpus()) is not None:
+        fixed = None if fixed is None else fixed & ~cpu_only
+        eligible = ~cpu_only if eligible is None else eligible & ~cpu_only
+    return fixed, eligible
 
 
 def _cannot_be_stopped(world: World, cap: IntArray | None, resizable: IntArray) -> BoolArray | None:
@@ -85,10 +75,7 @@ def kept(world: World, fixed: BoolArray | None) -> IntArray:
 
 
 def assign_types(
-    world: World,
-    capacity: list[int],
-    possible: Mapping[int, Set[int]] | None = None,
-    idle: Set[int] = frozenset(),
+    world: World, capacity: list[int], possible: Mapping[int, Set[int]] | None = None, idle: Set[int] = frozenset()
 ) -> IntArray:
     """One GPU type per row: what a job has, else the fastest accepted one with room for its `min`.
 
@@ -254,10 +241,7 @@ class Allocation:
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:
-    """What the policy gives, while jobs of which no checkpoint was seen keep their sizes (resize_limits).
-
-    Jobs in transition are left out when `freeze` is set: they keep what they have, the others share the rest.
-    """
+    """What the policy gives; `freeze`: jobs in transition keep what they have, the others share the rest."""
     found = _allocate(world, now_s, admitted, policy, freeze, _NO_ROWS)
     jobs = world.jobs
     if not jobs.unsaved or not ((found.gpus == 0) & (jobs.held == 0)).any():
@@ -292,7 +276,8 @@ def _allocate(
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:
         if eligible is None:
-            if jobs.total_max <= capacity[0] and _is_generous(policy):
+            # Levels of a tiered policy have to be asked for even when there is enough for all.
+            if jobs.total_max <= capacity[0] and policy.traits.generous and not policy.traits.tiered:
                 return Allocation(jobs.max, None, capacity, (), reach, all_at_max=True)
             gpus = _ask(policy, pool_view(world, now_s, None, capacity[0], cap), retiered)
         else:
@@ -340,59 +325,31 @@ def _across_types(
         fixed = np.zeros(jobs.n, dtype=bool)
     bundles = bundle_shares(world, gpu_type, eligible, fixed)
     room = [total - bundles.cards_held(gpu_type, kind, fixed) for kind, total in enumerate(capacity)]
-    _let_the_best_stand(world, now_s, policy, cap, bundles, gpu_type, eligible)
+    if bundles.hidden.any():
+        # The type of a share is settled already; who stands for each bundle of them, only the policy can say.
+        for kind in range(len(capacity)):
+            here = (gpu_type == kind) & eligible
+            bundles.put_best_first(here, partial(_fight_for_one, world, now_s, policy, cap, kind))
     rows = np.flatnonzero(eligible & ~bundles.hidden)
     retiered: list[tuple[JobId, int]] = []
     view = _in_tiers(policy, pool_view(world, now_s, rows, sum(room), cap), retiered)
     node_gpus = [pool_view(world, now_s, rows, 0, None, kind).node_gpus for kind in range(len(capacity))]
-    choice = policy.allocate_types(_typed(world, view, options, rows, room, node_gpus))
+    typed = TypedView(
+        jobs=view,
+        types=tuple(world.nodes.types),
+        capacity=frozen(np.maximum(np.array(room, dtype=np.int64), 0)),
+        speed=frozen(options.speed[rows]),
+        most=frozen(options.most[rows]),
+        gpu_type=frozen(jobs.gpu_type[rows]),
+        node_gpus=tuple(node_gpus),
+    )
+    choice = policy.allocate_types(typed)
     gpus[rows] = choice.gpus
     served = choice.gpus > 0
     gpu_type[rows[served]] = choice.gpu_type[served]
     bundles.spread(gpus)
     _, reach = within_reach(world, admitted.cap, gpu_type, admitted.wishes)
     return Allocation(gpus, gpu_type, capacity, tuple(retiered), reach, exchanges=True)
-
-
-def _typed(
-    world: World,
-    view: PoolView,
-    options: OpenTypes,
-    rows: IntArray,
-    room: list[int],
-    node_gpus: list[int],
-) -> TypedView:
-    return TypedView(
-        jobs=view,
-        types=tuple(world.nodes.types),
-        capacity=frozen(np.maximum(np.array(room, dtype=np.int64), 0)),
-        speed=frozen(options.speed[rows]),
-        most=frozen(options.most[rows]),
-        gpu_type=frozen(world.jobs.gpu_type[rows]),
-        node_gpus=tuple(node_gpus),
-    )
-
-
-def _let_the_best_stand(
-    world: World,
-    now_s: float,
-    policy: Policy,
-    cap: IntArray,
-    bundles: SharedGpus,
-    gpu_type: IntArray,
-    eligible: BoolArray,
-) -> None:
-    """Lets the policy say who stands for each bundle of shares; the type of a share is settled already."""
-    if not bundles.hidden.any():
-        return
-    for kind in range(len(world.nodes.types)):
-        here = (gpu_type == kind) & eligible
-        bundles.put_best_first(here, partial(_fight_for_one, world, now_s, policy, cap, kind))
-
-
-def _is_generous(policy: Policy) -> bool:
-    """Whether the policy need not be asked when there is enough for all; levels always have to be."""
-    return policy.traits.generous and not policy.traits.tiered
 
 
 def _fight_for_one(world: World, now_s: float, policy: Policy, cap: IntArray | None, kind: int, rows: IntArray) -> int:

@@ -10,40 +10,17 @@ from dataclasses import replace
 
 from batuta.core import event as ev
 from batuta.core.arrays import mask_of
-from batuta.core.cluster import Node, Span
+from batuta.core.cluster import Node, NodeName, Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
-from batuta.core.holdings import (
-    begin_to_leave,
-    has_left,
-    lose,
-    lose_node,
-    occupy,
-    release,
-    take_over,
-    type_of,
-    without,
-)
+from batuta.core.holdings import begin_to_leave, has_left, lose_gpus, lose_node, occupy, release, take_over, type_of
 from batuta.core.job import DesiredState, Job, JobId
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialOutcome, run_id
-from batuta.core.utilisation import (
-    Usage,
-    began_anew,
-    learn_name,
-    note_use,
-    was_enlarged,
-    was_made_small,
-    was_parked,
-    was_told,
-)
+from batuta.core.utilisation import Idle, Usage, began_anew, learn_name, note_use, was_enlarged, was_told
 from batuta.core.world import ExcludedNodes, ForeignUsage, PastJob, World, speed_at
 
-_FIRST_START, _RATE, _ATTAINED, _RUN = (
-    JobTable.F[name] for name in ("first_start_s", "rate", "attained_gpu_s", "run_s")
-)
-_RESTARTS = JobTable.I["restarts"]
 AVOID_S = 60.0
 """For so long after its back-off a job is not sent to a node again that would not have it."""
 
@@ -56,20 +33,14 @@ def apply(world: World, event: ev.Event) -> None:
         world.demand_generation += 1
     world.version += 1
     world.now_s = max(world.now_s, event.time_s)
-    if world.avoided:
-        _ask_again(world)
+    if world.avoided:  # nodes that would not have a job are asked again, once that is long ago
+        world.avoided = {job: one for job, one in world.avoided.items() if one.until_s > world.now_s}
 
 
 def check(world: World, event: ev.Event) -> None:
     """ValueError for an event that cannot be applied. To be asked before it is written down."""
     if isinstance(event, ev.JobSubmitted):
         _check_new(world, event.job)
-
-
-def _ask_again(world: World) -> None:
-    """Forgets which nodes would not have a job, once that is long ago."""
-    for job in [job for job, avoided in world.avoided.items() if avoided.until_s <= world.now_s]:
-        del world.avoided[job]
 
 
 def _quota_set(world: World, event: ev.QuotaSet) -> None:
@@ -104,9 +75,6 @@ def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
-# ------------------------------------------------------------------------------------------------------ plans
-
-
 class StalePlanError(Exception):
     """The plan was made from an older World; it is dropped, not repaired."""
 
@@ -131,10 +99,10 @@ def apply_plan(world: World, event: ev.Planned) -> None:
                 jobs.set_phase(row, Phase.STOPPING)
             elif command.reason is Reason.PARKED_IDLE:
                 jobs.hold_back(row, DesiredState.PARK)
-                was_parked(world, command.job, command.evidence)
+                world.idle[command.job] = Idle(parked=command.evidence)
             continue
         if command.reason is Reason.SHRUNK_IDLE:
-            was_made_small(world, command.job)
+            world.idle[command.job] = Idle(kept_small=True)
         elif world.idle and command.placement.size > max(jobs.jobs[row].min, int(jobs.held[row])):
             was_enlarged(world, command.job)
         kept, held = set[Span](), jobs.placements[row]
@@ -152,9 +120,6 @@ def apply_plan(world: World, event: ev.Planned) -> None:
         phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING
         occupy(world, row, command.placement, now_s, phase)
         note_change(world, row, now_s)
-
-
-# ------------------------------------------------------------------------------------------------------- jobs
 
 
 def _begin_trials(world: World, row: int) -> None:
@@ -243,7 +208,7 @@ def _started(world: World, event: ev.JobStarted) -> None:
     if world.leaving:
         has_left(world, row)
     began_anew(world, row, event.time_s)
-    jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
+    jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
 
 
 def _progressed(world: World, event: ev.JobProgressed) -> None:
@@ -286,11 +251,14 @@ def _found(world: World, event: ev.JobFound) -> None:
 
 def _avoid(world: World, event: ev.JobFound | ev.JobInterrupted) -> None:
     """Notes which nodes would not have a job. They are asked again after a while, or when they change."""
-    nodes = sum(1 << world.nodes.index[name] for name in set(event.avoid) if name in world.nodes.index)
+    _exclude(world, event.job, event.avoid, max(event.not_before_s, event.time_s) + AVOID_S)
+
+
+def _exclude(world: World, job: JobId, names: tuple[NodeName, ...], until_s: float) -> None:
+    nodes = sum(1 << world.nodes.index[name] for name in set(names) if name in world.nodes.index)
     if nodes:
-        before = world.avoided.get(event.job)
-        until_s = max(event.not_before_s, event.time_s) + AVOID_S
-        world.avoided[event.job] = ExcludedNodes(nodes | (before.nodes if before else 0), until_s)
+        before = world.avoided.get(job)
+        world.avoided[job] = ExcludedNodes(nodes | (before.nodes if before else 0), until_s)
 
 
 def _interrupted(world: World, event: ev.JobInterrupted) -> None:
@@ -331,29 +299,26 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     _give_up_trials(world, job)
     if placement is not None:
         release(world, row, end_s)
-    f, i = jobs.cells()
-    first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
-    run_s = f.item(_RUN, row)
     world.past[event.job] = PastJob(
         job,
         event.state,
-        first_start_s,
+        jobs.first_start_s.item(row),
         end_s,
-        attained_gpu_s,
-        i.item(_RESTARTS, row),
+        jobs.attained_gpu_s.item(row),
+        jobs.restarts.item(row),
         world.progress.pop(event.job, None),
         event.exit_code,
         event.detail,
         world.trials.pop(event.job, ()),
         placement if job.trial_of is not None else None,
-        run_s,
+        jobs.run_s.item(row),
         event.reason,
         event.evidence,
     )
     world.avoided.pop(event.job, None)
     world.leaving.pop(event.job, None)
     world.idle.pop(event.job, None)
-    world.most.pop(event.job, None)
+    world.caches.most.pop(event.job, None)
     jobs.remove(event.job)
 
 
@@ -369,14 +334,10 @@ def _forgotten(world: World, event: ev.JobForgotten) -> None:
 
 def _held_up(world: World, event: ev.JobHeldUp) -> None:
     """Adds the nodes to those that the job avoids. One that is changed or replaced is asked again sooner."""
-    index = world.nodes.index
-    nodes = sum(1 << index[name] for name in set(event.avoid) if name in index)
-    if nodes and event.job in world.jobs:
-        before = world.avoided.get(event.job, ExcludedNodes(0, 0.0))
-        world.avoided[event.job] = ExcludedNodes(nodes | before.nodes, max(before.until_s, event.until_s))
-
-
-# ------------------------------------------------------------------------------------------------------ nodes
+    if event.job in world.jobs:
+        before = world.avoided.get(event.job)
+        until_s = event.until_s if before is None else max(before.until_s, event.until_s)
+        _exclude(world, event.job, event.avoid, until_s)
 
 
 def _node_added(world: World, event: ev.NodeAdded) -> None:
@@ -396,9 +357,9 @@ def _node_changed(world: World, event: ev.NodeChanged) -> None:
     before = world.nodes.nodes[i]
     world.nodes.change(i, node)
     world.layout.change(i, before, node)
-    for job, avoided in list(world.avoided.items()):
-        # It may be another reason now, or none.
-        _forgive(world, job, avoided, 1 << i)
+    # If it would not have a job, it may have another reason now, or none.
+    left = {job: one._replace(nodes=one.nodes & ~(1 << i)) for job, one in world.avoided.items()}
+    world.avoided = {job: one for job, one in left.items() if one.nodes}
     _refresh_node(world, i, event.time_s)
     if (before.gpu_type, before.rack) != (node.gpu_type, node.rack):
         _look_at_tenants(world, node, event.time_s)
@@ -413,14 +374,6 @@ def _look_at_tenants(world: World, node: Node, now_s: float) -> None:
             if jobs.phase_of(row) is Phase.RUNNING:
                 jobs.settle(row, now_s)
                 jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
-
-
-def _forgive(world: World, job: JobId, avoided: ExcludedNodes, nodes: int) -> None:
-    left = avoided.nodes & ~nodes
-    if left:
-        world.avoided[job] = avoided._replace(nodes=left)
-    else:
-        del world.avoided[job]
 
 
 def _others_use(world: World, event: ev.OthersUse) -> None:
@@ -453,39 +406,24 @@ def _healthy(world: World, i: int) -> int:
     return world.sound(i) & ~world.others.get(i, ForeignUsage()).gpus
 
 
-def _node_lost(world: World, event: ev.NodeLost) -> None:
+def _node_marked(world: World, event: ev.NodeLost | ev.NodeReturned | ev.NodeCordoned | ev.NodeUncordoned) -> None:
     i = world.nodes.index[event.node]
-    world.lost |= 1 << i
+    match event:
+        case ev.NodeLost():
+            world.lost |= 1 << i
+        case ev.NodeReturned():
+            world.lost &= ~(1 << i)
+        case ev.NodeCordoned():
+            world.cordoned |= 1 << i
+        case ev.NodeUncordoned():
+            world.cordoned &= ~(1 << i)
     _refresh_node(world, i, event.time_s)
 
 
-def _node_returned(world: World, event: ev.NodeReturned) -> None:
+def _gpu_marked(world: World, event: ev.GpuFailed | ev.GpuRepaired) -> None:
     i = world.nodes.index[event.node]
-    world.lost &= ~(1 << i)
-    _refresh_node(world, i, event.time_s)
-
-
-def _node_cordoned(world: World, event: ev.NodeCordoned) -> None:
-    i = world.nodes.index[event.node]
-    world.cordoned |= 1 << i
-    _refresh_node(world, i, event.time_s)
-
-
-def _node_uncordoned(world: World, event: ev.NodeUncordoned) -> None:
-    i = world.nodes.index[event.node]
-    world.cordoned &= ~(1 << i)
-    _refresh_node(world, i, event.time_s)
-
-
-def _gpu_failed(world: World, event: ev.GpuFailed) -> None:
-    i = world.nodes.index[event.node]
-    world.ill[i] = world.ill.get(i, 0) | 1 << event.gpu
-    _refresh_node(world, i, event.time_s)
-
-
-def _gpu_repaired(world: World, event: ev.GpuRepaired) -> None:
-    i = world.nodes.index[event.node]
-    world.ill[i] = world.ill.get(i, 0) & ~(1 << event.gpu)
+    ill, gpu = world.ill.get(i, 0), 1 << event.gpu
+    world.ill[i] = ill | gpu if isinstance(event, ev.GpuFailed) else ill & ~gpu
     _refresh_node(world, i, event.time_s)
 
 
@@ -501,22 +439,12 @@ def _refresh_node(world: World, i: int, now_s: float) -> None:
     # A GPU that others are thought to have may be held by a job of ours all the same.
     gone = (before | world.others.get(i, ForeignUsage()).gpus | (1 << world.nodes.nodes[i].gpus) - 1) & ~sound
     if gone:
-        _drop_gpus(world, i, gone, now_s)
+        lose_gpus(world, {world.nodes.nodes[i].name: gone}, now_s)
     if world.lost & bit and world.jobs.cpu_only:
         for row in range(world.jobs.n):
             lose_node(world, row, world.nodes.nodes[i].name, now_s)
     world.recount()
     world.look_around()
-
-
-def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
-    """Jobs on these GPUs lose them."""
-    lost = {world.nodes.nodes[i].name: gone}
-    for row, placement in enumerate(world.jobs.placements):
-        if placement is not None:
-            left = without(placement, lost)
-            if left is not placement:
-                lose(world, row, left, now_s)
 
 
 def _gpus_used(world: World, event: ev.GpusUsed) -> None:
@@ -539,12 +467,12 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.NodeAdded: _node_added,
     ev.NodeChanged: _node_changed,
     ev.OthersUse: _others_use,
-    ev.NodeLost: _node_lost,
-    ev.NodeReturned: _node_returned,
-    ev.NodeCordoned: _node_cordoned,
-    ev.NodeUncordoned: _node_uncordoned,
-    ev.GpuFailed: _gpu_failed,
-    ev.GpuRepaired: _gpu_repaired,
+    ev.NodeLost: _node_marked,
+    ev.NodeReturned: _node_marked,
+    ev.NodeCordoned: _node_marked,
+    ev.NodeUncordoned: _node_marked,
+    ev.GpuFailed: _gpu_marked,
+    ev.GpuRepaired: _gpu_marked,
     ev.GpusUsed: _gpus_used,
     ev.Planned: apply_plan,
     ev.QuotaSet: _quota_set,

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+_State = TypeVar("_State", bound="DataclassInstance")
+
+
+def with_own_containers(state: _State) -> _State:
+    """A copy of a dataclass whose lists, dicts, sets and arrays are copies too; what they hold is shared."""
+    twin = copy(state)
+    for one in fields(state):
+        value = getattr(state, one.name)
+        if isinstance(value, list | dict | set | np.ndarray):
+            setattr(twin, one.name, value.copy())
+    return twin
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -37,9 +52,6 @@ def mask_of(gpus: tuple[int, ...]) -> int:
     for gpu in gpus:
         mask |= 1 << gpu
     return mask
-
-
-# ------------------------------------------------- partitions: neighbouring rows with a capacity of their own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,5 +90,4 @@ class Partitions:
     def running(self, values: IntArray | BoolArray) -> IntArray:
         """By row: the sum from the first row of its part to this one."""
         total = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-        found: IntArray = total[1:] - total[self.starts][self.number]
-        return found
+        return total[1:] - total[self.starts][self.number]

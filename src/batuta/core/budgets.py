@@ -58,10 +58,7 @@ def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Polic
 
 
 def _keep_sizes(world: World, rows: IntArray, number: IntArray, limit: IntArray, cap: IntArray) -> BoolArray:
-    """Which rows keep their size because no checkpoint of them was seen: it is taken off their budget.
-
-    Not where the others of the budget would not all have their `min` then.
-    """
+    """Rows that keep their size for want of a checkpoint, where the budget leaves all others their `min`."""
     jobs, n = world.jobs, len(limit)
     stays = np.isin(rows, unsaved_rows(jobs, cap))
     if not stays.any():
@@ -75,13 +72,7 @@ def _keep_sizes(world: World, rows: IntArray, number: IntArray, limit: IntArray,
 
 
 def _divided(
-    world: World,
-    now_s: float,
-    admitted: Admitted,
-    policy: Policy,
-    rows: IntArray,
-    parts: Partitions,
-    cap: IntArray,
+    world: World, now_s: float, admitted: Admitted, policy: Policy, rows: IntArray, parts: Partitions, cap: IntArray
 ) -> IntArray:
     """What each of these rows may have; each part of them is one budget's."""
     given = cap[rows]

@@ -60,10 +60,7 @@ class Span(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Which GPUs a job has. Worker i has the i-th GPUs in this order, so order keeps workers in place.
-
-    A CPU-only job has one span without GPUs for each replica.
-    """
+    """Which GPUs a job has, in the order of its workers; a CPU-only job has a span without GPUs for each replica."""
 
     spans: tuple[Span, ...]
 

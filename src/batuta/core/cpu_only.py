@@ -34,17 +34,9 @@ _MILLI = 1000
 
 
 def place_cpu_only(
-    world: World,
-    now_s: float,
-    admitted: Admitted,
-    placed: Placed,
-    changes: Changes,
-    within: Mapping[JobId, int],
+    world: World, now_s: float, admitted: Admitted, placed: Placed, changes: Changes, within: Mapping[JobId, int]
 ) -> Placed:
-    """Adds starts, repairs and stops of CPU-only jobs to the changes; returns what is free after them.
-
-    `within` has the nodes of jobs that may not go everywhere that suits them, as sets.
-    """
+    """Adds starts, repairs and stops of CPU-only jobs to the changes; returns what is free after them."""
     jobs = world.jobs
     chosen = jobs.is_cpu_only != 0
     if jobs.held_back:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -71,17 +71,15 @@ def power_curve(largest: int, exponent: float) -> SpeedCurve:
     return SpeedCurve((0.0, *(float(n) ** exponent for n in range(1, largest + 1))))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CurvePool:
     """All curves of a World in one flat array, equal ones stored once."""
 
-    __slots__ = ("flat", "limit", "places", "used")
-
-    def __init__(self) -> None:
-        self.flat: FloatArray = np.zeros(1024)
-        self.places: dict[SpeedCurve, tuple[int, int]] = {}
-        self.used = 0
-        self.limit = 1 << 17
-        """Values beyond which it is worth looking for curves that no job has any more."""
+    flat: FloatArray = field(default_factory=lambda: np.zeros(1024))
+    places: dict[SpeedCurve, tuple[int, int]] = field(default_factory=dict)
+    used: int = 0
+    limit: int = 1 << 17
+    """Values beyond which it is worth looking for curves that no job has any more."""
 
     def add(self, curve: SpeedCurve) -> tuple[int, int]:
         """Where the curve starts and the index of its last value."""
@@ -94,12 +92,6 @@ class CurvePool:
             place = self.places[curve] = (self.used, n - 1)
             self.used += n
         return place
-
-    def fork(self) -> CurvePool:
-        twin = CurvePool()
-        twin.flat, twin.places = self.flat.copy(), dict(self.places)
-        twin.used, twin.limit = self.used, self.limit
-        return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +116,20 @@ class Curves:
     def row(self, row: int, largest: int) -> FloatArray:
         """Speeds of one job for 0..largest GPUs."""
         n = np.minimum(np.arange(largest + 1), self.last[row])
-        speeds: FloatArray = self.flat[self.start[row] + n]
-        return speeds
-
-
-# ------------------------------------------------------------------------------------------------- GPU counts
+        found: FloatArray = self.flat[self.start[row] + n]
+        return found
 
 
 NO_SET = -1
 _BEYOND = np.int64(2**62)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SizeSetPool:
     """Explicit size lists of a World, equal ones stored once, as rows of a padded matrix."""
 
-    __slots__ = ("matrix", "places")
-
-    def __init__(self) -> None:
-        self.matrix: IntArray = np.full((0, 1), _BEYOND, dtype=np.int64)
-        self.places: dict[tuple[int, ...], int] = {}
+    matrix: IntArray = field(default_factory=lambda: np.full((0, 1), _BEYOND, dtype=np.int64))
+    places: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def add(self, sizes: tuple[int, ...] | None) -> int:
         if sizes is None:
@@ -156,11 +143,6 @@ class SizeSetPool:
             grown[place, : len(sizes)] = sizes
             self.matrix = grown
         return place
-
-    def fork(self) -> SizeSetPool:
-        twin = SizeSetPool()
-        twin.matrix, twin.places = self.matrix, dict(self.places)
-        return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +201,8 @@ class LegalSizes:
         if self.set_of[row] == NO_SET:
             return np.arange(self.min[row], self.max[row] + 1, self.step[row], dtype=np.int64)
         table = self.sets[self.set_of[row]]
-        legal: IntArray = table[(table >= self.min[row]) & (table <= self.max[row])]
-        return legal
+        found: IntArray = table[(table >= self.min[row]) & (table <= self.max[row])]
+        return found
 
 
 FINE_NODES = 8

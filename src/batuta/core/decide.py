@@ -45,7 +45,7 @@ def decide(
     world: World, now_s: float, rules: SchedulerProfile, after_step: Callable[[str], None] | None = None
 ) -> Plan:
     """What should happen now, and why. `after_step` is told the name of each step that is done."""
-    done = after_step or _ignore
+    done = after_step or (lambda step: None)
     if not world.jobs.n:
         return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
     without: frozenset[int] = frozenset()
@@ -82,7 +82,6 @@ class _Attempt(NamedTuple):
 
     admitted: Admitted
     allocation: Allocation
-    targets: list[Target]
     placed: Placed
     changes: Changes
 
@@ -114,7 +113,7 @@ def _attempt(
     if world.jobs.cpu_only:
         placed = place_cpu_only(world, now_s, admitted, placed, changes, _nodes_of(world, admitted))
     done("weigh")
-    return _Attempt(admitted, allocation, targets, placed, changes)
+    return _Attempt(admitted, allocation, placed, changes)
 
 
 def _nodes_of(world: World, admitted: Admitted) -> Mapping[JobId, int]:
@@ -146,7 +145,3 @@ def _targets(world: World, now_s: float, allocation: Allocation) -> list[Target]
     rows, gpus = changed.tolist(), allocation.gpus[changed].tolist()
     kinds = repeat(0) if allocation.gpu_type is None else allocation.gpu_type[changed].tolist()
     return list(map(Target, rows, gpus, kinds))
-
-
-def _ignore(step: str) -> None:
-    pass

@@ -50,8 +50,7 @@ def unsaved_rows(jobs: JobTable, cap: IntArray | None) -> IntArray:
     stays: BoolArray = jobs.legal_sizes().subset(found).floor(gpus[found]) == gpus[found]
     if cap is not None:
         stays &= cap[found] >= gpus[found]
-    kept: IntArray = found[stays]
-    return kept
+    return found[stays]
 
 
 def rows_to_shrink(jobs: JobTable, cap: IntArray | None) -> IntArray:
@@ -135,9 +134,6 @@ SETTLES_S = 300.0
 """For so long after a change estimates alone do not change a job again."""
 HOUR_S = 3600.0
 
-_CHANGED_S, _LEFT = JobTable.F["changed_s"], JobTable.F["changes_left"]
-_GENERATION, _RESTARTS = JobTable.I["changed_generation"], JobTable.I["restarts"]
-
 CHANGES_DEMAND: frozenset[type] = frozenset(
     {
         *(ev.JobSubmitted, ev.JobEnded, ev.JobChanged, ev.JobWished, ev.JobInterrupted),
@@ -151,18 +147,16 @@ CHANGES_DEMAND: frozenset[type] = frozenset(
 def note_change(world: World, row: int, now_s: float) -> None:
     """Notes that a plan resizes or moves a job, or starts it once more. Its first start is no change."""
     jobs = world.jobs
-    f, i = jobs.cells()
-    if i.item(_RESTARTS, row):
-        gained = CHANGES_PER_HOUR * (now_s - f.item(_CHANGED_S, row)) / HOUR_S
-        f[_LEFT, row] = min(f.item(_LEFT, row) + gained, CHANGES_AT_ONCE) - 1.0
-        f[_CHANGED_S, row], i[_GENERATION, row] = now_s, world.demand_generation
+    if jobs.restarts[row]:
+        gained = CHANGES_PER_HOUR * (now_s - jobs.changed_s.item(row)) / HOUR_S
+        jobs.changes_left[row] = min(jobs.changes_left.item(row) + gained, CHANGES_AT_ONCE) - 1.0
+        jobs.changed_s[row], jobs.changed_generation[row] = now_s, world.demand_generation
 
 
 def changes_left(jobs: JobTable, now_s: float) -> FloatArray:
     """How often each job may be changed now."""
     gained = CHANGES_PER_HOUR * (now_s - jobs.changed_s) / HOUR_S
-    left: FloatArray = np.minimum(jobs.changes_left + gained, CHANGES_AT_ONCE)
-    return left
+    return np.minimum(jobs.changes_left + gained, CHANGES_AT_ONCE)
 
 
 def held(world: World, now_s: float) -> BoolArray:
@@ -183,9 +177,6 @@ def why_held(world: World, row: int, now_s: float) -> Evidence:
         ("changes_left", math.floor(float(changes_left(jobs, now_s)[row]))),
         ("most", MOST_CHANGES_AN_HOUR),
     )
-
-
-# ---------------------------------------------------------------------------------- jobs that may not run now
 
 
 _REASONS = {
@@ -219,10 +210,7 @@ def withheld(jobs: JobTable, now_s: float) -> BoolArray:
 
 
 def left_alone(jobs: JobTable, now_s: float) -> BoolArray:
-    """The jobs that were found on their way, or without all their GPUs, and keep what they have for a while.
-
-    The backend has just tried to do better, in vain.
-    """
+    """The jobs that the backend has just tried to start or repair, in vain: they keep what they have for a while."""
     phase, later = jobs.phase, jobs.not_before_s > now_s
     found: BoolArray = (jobs.wish == DesiredState.RUN) & later & (jobs.held > 0) & (phase != Phase.RUNNING)
     return found

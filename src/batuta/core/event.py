@@ -16,10 +16,30 @@ from batuta.core.trial import TrialMeasurement
 
 
 @dataclass(frozen=True, slots=True)
-class JobSubmitted:
-    """A job is there."""
+class _Timed:
+    """Something happened, at this time."""
 
     time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _OfJob(_Timed):
+    """Something happened to a job."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class _OfNode(_Timed):
+    """Something happened to a node."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted(_Timed):
+    """A job is there."""
+
     job: Job
     cause: str = "submit"
     task: str = ""
@@ -27,23 +47,19 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(_OfJob):
     """The replicas of the last command run and make progress."""
 
-    time_s: float
-    job: JobId
     cause: str = "backend"
 
 
 @dataclass(frozen=True, slots=True)
-class JobFound:
+class JobFound(_OfJob):
     """The job has these GPUs, whatever was planned: it had not been observed yet, or a resize failed.
 
     Another job that was thought to have one of them loses it. A GPU that cannot be there is left out.
     """
 
-    time_s: float
-    job: JobId
     placement: Placement
     running: bool = True
     """False while its replicas have their places but do not make progress yet."""
@@ -56,11 +72,9 @@ class JobFound:
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgressed:
+class JobProgressed(_OfJob):
     """A report replaces what the World predicted: seconds left on one GPU of the reference type."""
 
-    time_s: float
-    job: JobId
     remaining_s: float
     curve: SpeedCurve | None = None
     restart_s: float | None = None
@@ -72,22 +86,18 @@ class JobProgressed:
 
 
 @dataclass(frozen=True, slots=True)
-class JobCheckpointed:
+class JobCheckpointed(_OfJob):
     """The job has saved a checkpoint, or its script has shown that it saves when it is asked."""
 
-    time_s: float
-    job: JobId
     saved_s: float | None = None
     """When the checkpoint was complete; None while there is none yet."""
     cause: str = "progress"
 
 
 @dataclass(frozen=True, slots=True)
-class JobInterrupted:
+class JobInterrupted(_OfJob):
     """All replicas are gone before the job was done; it waits again and may be started anew."""
 
-    time_s: float
-    job: JobId
     cause: str = "backend"
     not_before_s: float = 0.0
     """It is not started again sooner than this: a job that crashes at each start backs off."""
@@ -98,11 +108,9 @@ class JobInterrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(_OfJob):
     """The job is over: succeeded, failed for good, or cancelled."""
 
-    time_s: float
-    job: JobId
     state: JobState
     cause: str = "backend"
     exit_code: int | None = None
@@ -116,29 +124,24 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class JobForgotten:
+class JobForgotten(_OfJob):
     """A job that is over is no longer kept in mind; another one may have its id."""
 
-    time_s: float
-    job: JobId
     cause: str = "upkeep"
 
 
 @dataclass(frozen=True, slots=True)
-class JobChanged:
+class JobChanged(_Timed):
     """The user changed the request: size range, priority or queue. All else stays as it was."""
 
-    time_s: float
     job: Job
     cause: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
-class JobWished:
+class JobWished(_OfJob):
     """The user wants the job to run, to be parked, to end, or to leave its GPUs."""
 
-    time_s: float
-    job: JobId
     wish: DesiredState
     cause: str = "user"
 
@@ -148,11 +151,9 @@ HELD_UP_CAUSE = "held-up"
 
 
 @dataclass(frozen=True, slots=True)
-class JobHeldUp:
+class JobHeldUp(_OfJob):
     """Some ranks hold a job up: they are slower than the others, or none goes on any more."""
 
-    time_s: float
-    job: JobId
     reason: Reason
     evidence: Evidence = ()
     ranks: tuple[int, ...] = ()
@@ -167,11 +168,9 @@ class JobHeldUp:
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionTimed:
+class TransitionTimed(_OfJob):
     """How long the steps of a start, resize, migration or preemption took: it is over."""
 
-    time_s: float
-    job: JobId
     gpus: int
     """After it; 0 for a preemption."""
     checkpoint_s: float | None = None
@@ -182,49 +181,42 @@ class TransitionTimed:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialMeasured:
+class TrialMeasured(_OfJob):
     """A trial run of a job has shown what it can."""
 
-    time_s: float
-    job: JobId
     """The one that is tried out."""
     measured: TrialMeasurement
     cause: str = "trial"
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySet:
+class PolicySet(_Timed):
     """From now on this policy decides."""
 
-    time_s: float
     policy: str
     cause: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAdded:
+class NodeAdded(_Timed):
     """A node joins the cluster."""
 
-    time_s: float
     node: Node
     cause: str = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(_Timed):
     """A node has other labels, taints, GPUs or CPUs than before. Jobs stay on what is still there."""
 
-    time_s: float
     node: Node
     cause: str = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class OthersUse:
+class OthersUse(_OfNode):
     """So much of a node is used by others, who are no jobs of ours."""
 
-    time_s: float
-    node: NodeName
     gpus: tuple[int, ...] = ()
     cpus_milli: int = 0
     memory_mib: int = 0
@@ -232,47 +224,37 @@ class OthersUse:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(_OfNode):
     """The node is gone, and every replica on it."""
 
-    time_s: float
-    node: NodeName
     cause: str = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReturned:
+class NodeReturned(_OfNode):
     """A lost node is back, without replicas."""
 
-    time_s: float
-    node: NodeName
     cause: str = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCordoned:
+class NodeCordoned(_OfNode):
     """No new replicas here; those that run stay."""
 
-    time_s: float
-    node: NodeName
     cause: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUncordoned:
+class NodeUncordoned(_OfNode):
     """The node may get new replicas again."""
 
-    time_s: float
-    node: NodeName
     cause: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFailed:
+class GpuFailed(_OfNode):
     """One GPU is ill, and every replica on it gone."""
 
-    time_s: float
-    node: NodeName
     gpu: int
     cause: str = "health"
     reason: str | None = field(default=None, metadata={"rare": True})
@@ -280,22 +262,18 @@ class GpuFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuRepaired:
+class GpuRepaired(_OfNode):
     """The GPU can be used again."""
 
-    time_s: float
-    node: NodeName
     gpu: int
     cause: str = "health"
     reason: str | None = field(default=None, metadata={"rare": True})
 
 
 @dataclass(frozen=True, slots=True)
-class HealthChanged:
+class HealthChanged(_OfNode):
     """What is thought of a GPU or node is another thing than before. The World does not care."""
 
-    time_s: float
-    node: NodeName
     gpu: int | None
     """None: the whole node."""
     state: str
@@ -305,11 +283,9 @@ class HealthChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class GpusUsed:
+class GpusUsed(_OfNode):
     """How busy the GPUs of a node were lately. Told when that has changed, and now and then."""
 
-    time_s: float
-    node: NodeName
     gpus: tuple[float | None, ...]
     """By number: 0 to 1, None where it cannot be measured."""
     jobs: tuple[tuple[JobId, float], ...] = ()
@@ -318,27 +294,24 @@ class GpusUsed:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaSet:
+class QuotaSet(_Timed):
     """Who may use how much, from now on: everything that administrators said, as one value."""
 
-    time_s: float
     quota: Quota
     cause: str = "user"
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(_Timed):
     """Nothing else happened, but it is time to decide."""
 
-    time_s: float
     cause: str = "clock"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(_Timed):
     """A plan was made and its commands are on their way; GPUs count as taken from now on."""
 
-    time_s: float
     plan: Plan
     cause: str = "decide"
 

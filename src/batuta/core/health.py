@@ -9,7 +9,7 @@ and back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -55,10 +55,7 @@ def gpus_out(members: Mapping[NodeName, Member], out: Iterable[Target], pool: st
 
 
 def has_room(members: Mapping[NodeName, Member], out: Iterable[Target], target: Target, share: float) -> bool:
-    """Whether a target may be taken out as well.
-
-    One target may always, or in a small pool nothing ever could be; a share of 0 says that nothing may.
-    """
+    """Whether a target may be taken out as well. One always may, unless the share is 0: pools may be small."""
     if share <= 0.0:
         return False
     pool, out = members[target.node].pool, tuple(out)
@@ -81,8 +78,6 @@ class HealthStateMachine:
         self.records: dict[Target, Record] = {}
         self.cordons: dict[NodeName, Cordon] = {}
         """Nodes that humans have cordoned. They are never undone here."""
-
-    # ---------------------------------------------------------------------------------------- what there is
 
     def add_node(self, name: NodeName, gpus: int, pool: str = "") -> None:
         """A node is there, or is another one than before."""
@@ -121,8 +116,6 @@ class HealthStateMachine:
                 elif record.state is State.BURN_IN:
                     orders.append(BurnIn(target))
         return orders
-
-    # --------------------------------------------------------------------------------------- what is found
 
     def verdict_on(self, finding: Finding) -> Verdict:
         """What the rules make of it, given what was found before at the same place. It changes nothing."""
@@ -192,8 +185,6 @@ class HealthStateMachine:
             return [self._alert(target, record), *_restarts(target, jobs, reason)]
         return [TakeOut(target, reason), Mend(target, record.remedy, reason)]
 
-    # ------------------------------------------------------------------------------ what is done and said
-
     def mended(self, target: Target, now_s: float, who: str = BY_HEALTH) -> list[Order]:
         """What was ordered is done: it has to prove itself now."""
         record = self.records.get(target)
@@ -234,8 +225,6 @@ class HealthStateMachine:
         if record is not None and not record.state.is_in_service:
             self._return(record, now_s, "a human said so", who)
         return []
-
-    # -------------------------------------------------------------------------------------- as time passes
 
     def passes(self, now_s: float, idle: Iterable[Target] = ()) -> list[Order]:
         """Probations end, suspicions are forgotten, what waited is taken out. `idle`: GPUs without a job."""
@@ -352,18 +341,9 @@ def _cordon(plain: Any) -> Cordon:
 
 
 def _plain_record(record: Record) -> dict[str, Any]:
-    return {
-        "state": record.state.value,
-        "since_s": record.since_s,
-        "reason": record.reason,
-        "who": record.who,
-        "remedy": record.remedy.value,
-        "held": record.held,
-        "ends_s": record.ends_s,
-        "flaps": record.flaps,
-        "returned_s": record.returned_s,
-        "incidents": [[one.time_s, one.source.value, one.code, [*one.jobs], one.means] for one in record.incidents],
-    }
+    plain = {one.name: getattr(record, one.name) for one in fields(record)}
+    incidents = [[one.time_s, one.source.value, one.code, [*one.jobs], one.means] for one in record.incidents]
+    return plain | {"state": record.state.value, "remedy": record.remedy.value, "incidents": incidents}
 
 
 def _record(values: dict[str, Any]) -> Record:

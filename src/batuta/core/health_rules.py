@@ -110,10 +110,7 @@ class HealthLimits:
         return min(self.probation_s * 2.0 ** min(flaps, 64), self.longest_probation_s)
 
     def may_restart(self, restarted: dict[JobId, list[float]], job: JobId, now_s: float) -> bool:
-        """Whether a job may be restarted for an error of its own once more; counted in `restarted` if so.
-
-        The job that was restarted last stands last.
-        """
+        """Whether a job may be restarted for an error of its own once more; if so it is counted, as the last."""
         recent = [time_s for time_s in restarted.get(job, ()) if now_s - time_s <= self.within_s]
         if len(recent) >= self.restarts:
             return False

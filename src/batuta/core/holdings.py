@@ -8,17 +8,10 @@ from collections.abc import Mapping
 from batuta.core.arrays import mask_of
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.node_table import NO_TYPE
 from batuta.core.utilisation import forget_use
 from batuta.core.world import World, speed_at
-
-# Places of the cells that every start and stop writes.
-_FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE, _RATE = (
-    JobTable.F[name] for name in ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s", "rate")
-)
-_SERVICE = JobTable.F["service_gpu_s"]
-_GPU_TYPE, _RESTARTS, _LOST = (JobTable.I[name] for name in ("gpu_type", "restarts", "lost_gpus"))
 
 
 def release(world: World, row: int, now_s: float) -> None:
@@ -31,14 +24,10 @@ def release(world: World, row: int, now_s: float) -> None:
     world.layout.remove(placement, jobs.jobs[row])
     if world.usage:
         forget_use(world, placement)
-    jobs.placements[row] = None
     if world.flavors:
         world.flavors.pop(jobs.ids[row], None)
-    f, i = jobs.cells()
-    f[_RATE, row], f[_LAST_STOP, row] = 0.0, now_s
-    i[_GPU_TYPE, row], i[_LOST, row] = -1, 0
-    jobs.set_gpus(row, 0)
-    jobs.set_phase(row, Phase.WAITING)
+    jobs.last_stop_s[row] = now_s
+    jobs.hold(row, None, NO_TYPE, Phase.WAITING)
     if jobs.held_back and jobs.wish_of(row) is DesiredState.EVICT:
         jobs.hold_back(row, DesiredState.RUN)
 
@@ -106,13 +95,8 @@ def lose(world: World, row: int, left: Placement, now_s: float) -> None:
     jobs.settle(row, now_s)
     world.layout.remove(held, job)
     world.layout.place(left, job)
-    jobs.placements[row] = left
-    f, i = jobs.cells()
-    f[_RATE, row] = 0.0
-    i[_LOST, row] += held.units - left.units
-    i[_GPU_TYPE, row] = type_of(world, job, left)
-    jobs.set_gpus(row, left.units)
-    jobs.set_phase(row, Phase.BROKEN)
+    lost_gpus = jobs.lost_gpus.item(row) + held.units - left.units
+    jobs.hold(row, left, type_of(world, job, left), Phase.BROKEN, lost_gpus)
 
 
 def take_over(world: World, row: int, placement: Placement, now_s: float, running: bool) -> None:
@@ -133,26 +117,20 @@ def take_over(world: World, row: int, placement: Placement, now_s: float, runnin
         jobs.placements[row] = None
     _take_from_others(world, job, found, now_s)
     world.layout.place(found, job)
-    jobs.placements[row] = found
-    f, i = jobs.cells()
-    if math.isnan(f.item(_FIRST_START, row)):
-        f[_FIRST_START, row] = f[_LAST_START, row] = now_s
+    if math.isnan(jobs.first_start_s[row]):
+        jobs.first_start_s[row] = jobs.last_start_s[row] = now_s
     # A share is whole with its one GPU, whatever else was told.
-    has = found.units
-    lost = max(placement.units, job.min) - has if job.share is None else 0
+    lost = max(placement.units, job.min) - found.units if job.share is None else 0
     halves = not job.cpu_only and any(len(span.gpus) % job.gpus_per_replica for span in found.spans)
     broken = lost > 0 or halves
-    i[_LOST, row], i[_GPU_TYPE, row] = max(lost, int(halves)), type_of(world, job, found)
-    jobs.set_gpus(row, has)
-    f[_RATE, row] = speed_at(world, job, found) if running and not broken else 0.0
-    jobs.set_phase(row, Phase.BROKEN if broken else Phase.RUNNING if running else Phase.STARTING)
+    phase = Phase.BROKEN if broken else Phase.RUNNING if running else Phase.STARTING
+    jobs.hold(row, found, type_of(world, job, found), phase, lost_gpus=max(lost, int(halves)))
+    if phase is Phase.RUNNING:
+        jobs.rate[row] = speed_at(world, job, found)
 
 
 def _that_can_be(world: World, job: Job, placement: Placement) -> Placement:
-    """A placement without the GPUs that are not there or ill; each once, and one alone for a share.
-
-    Of a CPU-only job: without the replicas on nodes that are not there or lost.
-    """
+    """A placement without GPUs that are not there or ill and nodes that are lost; one GPU alone for a share."""
     if job.cpu_only:
         there = (Span(node, ()) for node, _ in placement.spans if _is_there(world, node))
         return Placement(tuple(there))
@@ -186,11 +164,15 @@ def _take_from_others(world: World, job: Job, found: Placement, now_s: float) ->
             in_use = 0
         if in_use:
             wanted[node] = wanted.get(node, 0) | in_use
-    if not wanted:
-        return  # as nearly always; there is no job to look for
+    if wanted:  # hardly ever
+        lose_gpus(world, wanted, now_s)
+
+
+def lose_gpus(world: World, gone: Mapping[NodeName, int], now_s: float) -> None:
+    """Takes these GPUs from the jobs that have them."""
     for row, held in enumerate(world.jobs.placements):
         if held is not None:
-            left = without(held, wanted)
+            left = without(held, gone)
             if left is not held:
                 lose(world, row, left, now_s)
 
@@ -206,10 +188,7 @@ def without(placement: Placement, gone: Mapping[NodeName, int]) -> Placement:
 
 
 def type_of(world: World, job: Job, placement: Placement) -> int:
-    """The GPU type of a placement, -1 for that of a CPU-only job.
-
-    One that was found may have several: then that of its first worker.
-    """
+    """The GPU type of a placement, that of its first worker; -1 for a CPU-only job."""
     if job.cpu_only:
         return NO_TYPE
     return world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
@@ -219,20 +198,7 @@ def occupy(world: World, row: int, placement: Placement, now_s: float, phase: Ph
     """Notes that a job has these GPUs from now on."""
     jobs = world.jobs
     jobs.settle(row, now_s)
-    f, i = jobs.cells()
-    if math.isnan(f.item(_FIRST_START, row)):
-        f[_FIRST_START, row] = now_s
-    else:
-        i[_RESTARTS, row] += 1
-    if phase is Phase.STARTING:
-        f[_LAST_START, row], f[_SERVICE, row] = now_s, 0.0
-    else:
-        f[_LAST_RESIZE, row] = now_s
-    jobs.placements[row] = placement
-    f[_RATE, row] = 0.0
-    job = jobs.jobs[row]
-    i[_LOST, row], i[_GPU_TYPE, row] = 0, type_of(world, job, placement)
-    jobs.set_gpus(row, placement.units)
+    jobs.note_start(row, now_s, resized=phase is not Phase.STARTING)
     if jobs.held_back:
         jobs.hold_back(row, not_before_s=0.0)
-    jobs.set_phase(row, phase)
+    jobs.hold(row, placement, type_of(world, jobs.jobs[row], placement), phase)

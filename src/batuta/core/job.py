@@ -55,7 +55,7 @@ class SizeChoice:
 
     @property
     def sentence(self) -> str:
-        gpus = _gpus(self.gpus)
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
         if not self.best_gpus:
             of = f" of {self.application}" if self.application else ""
             return f"{gpus}: the speed{of} at other sizes is not known yet, so it asks for the smallest"
@@ -70,10 +70,6 @@ class SizeChoice:
         return f"{gpus} {verb} {self.speed_share:.0%} of the speed of {self.best_gpus} ({measured})".replace(
             "%", " %", 1
         )
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 JobId: TypeAlias = str
@@ -246,18 +242,15 @@ class Job:
         found.extend(self._replica_faults())
         if self.sizes is not None:
             found.extend(self._size_list_faults(self.sizes))
-        if self.share is not None and (self.size, self.min, self.max) != (1, 1, 1):
-            found.append("a job with a share of a GPU has size, min and max 1")
-        if self.share is not None and not (
-            0 <= self.share.compute_percent <= 100
-            and self.share.memory_mib >= 0
-            and (self.share.compute_percent or self.share.memory_mib)
-        ):
-            found.append(f"a share needs compute in 1..100 % or memory, found {self.share}")
-        if not 0 <= self.work_s < float("inf"):
-            found.append(f"work must be a finite number of seconds ≥ 0, found {self.work_s}")
-        if not 0 <= self.restart_s < float("inf"):
-            found.append(f"restart time must be a finite number of seconds ≥ 0, found {self.restart_s}")
+        if (share := self.share) is not None:
+            if (self.size, self.min, self.max) != (1, 1, 1):
+                found.append("a job with a share of a GPU has size, min and max 1")
+            is_something = share.compute_percent or share.memory_mib
+            if not 0 <= share.compute_percent <= 100 or share.memory_mib < 0 or not is_something:
+                found.append(f"a share needs compute in 1..100 % or memory, found {share}")
+        for name, seconds in (("work", self.work_s), ("restart time", self.restart_s)):
+            if not 0 <= seconds < float("inf"):
+                found.append(f"{name} must be a finite number of seconds ≥ 0, found {seconds}")
         for name, speed in self.gpu_types:
             if not 0 < speed < float("inf"):
                 found.append(f"relative speed of GPU type {name} must be a finite number > 0, found {speed}")

@@ -7,65 +7,24 @@ beside a cycle.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, with_own_containers
 from batuta.core.cluster import Placement
 from batuta.core.curve import CurvePool, Curves, LegalSizes, SizeSetPool, SpeedCurve
 from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.phases import Outlook
 
-_FLOATS = (
-    "submit_s",
-    "first_start_s",
-    "last_start_s",
-    "last_stop_s",
-    "last_resize_s",
-    "tier_since_s",
-    "remaining_s",
-    "rate",
-    "anchor_s",
-    "attained_gpu_s",
-    "service_gpu_s",
-    "restart_s",
-    "not_before_s",
-    "done_s",
-    "crowd_before_s",
-    "run_s",
-    "changed_s",
-    "changes_left",
-)
-_INTS = (
-    "gpus",
-    "phase",
-    "size",
-    "min",
-    "max",
-    "step",
-    "size_set",
-    "priority",
-    "queue",
-    "curve_start",
-    "curve_last",
-    "tier",
-    "gpu_type",
-    "restarts",
-    "lost_gpus",
-    "narrow",
-    "wish",
-    "changed_generation",
-    "cpu_only",
-)
-"""What `explain` needs comes first, what a request fills comes next, so that each is one block."""
 _NAN = float("nan")
 CHANGES_AT_ONCE = 6.0
-"""Changes that a new job has; see resize_limits.py."""
+"""Changes that a new job has; see eligibility.py."""
 
 
 class Beside(NamedTuple):
@@ -103,199 +62,194 @@ _WISHES = tuple(DesiredState)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
 _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
-_LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
-_ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
-_DONE, _RUN = _FLOATS.index("done_s"), _FLOATS.index("run_s")
-_NARROW = _INTS.index("narrow")
-_CPU_ONLY = _INTS.index("cpu_only")
 
 
 class _FloatColumn:
-    """A column of floats, a row for each living job."""
+    """A column of floats, a row for each living job; columns are numbered as they are declared."""
 
-    def __init__(self, name: str) -> None:
-        self._row = _FLOATS.index(name)
+    names: ClassVar[list[str]] = []
+    """By number: the name under which snapshots store a column."""
 
-    def __get__(self, table: JobTable, owner: type[JobTable]) -> FloatArray:
-        return table._f[self._row, : table.n]
+    def __set_name__(self, owner: type[JobColumns], name: str) -> None:
+        self._number = _number_in(self.names, name)
+
+    def __get__(self, table: JobColumns, owner: type[JobColumns]) -> FloatArray:
+        return table._f[self._number, : table.n]
 
 
 class _IntColumn:
-    """A column of integers, a row for each living job."""
+    """A column of integers, likewise."""
 
-    def __init__(self, name: str) -> None:
-        self._row = _INTS.index(name)
+    names: ClassVar[list[str]] = []
 
-    def __get__(self, table: JobTable, owner: type[JobTable]) -> IntArray:
-        return table._i[self._row, : table.n]
+    def __init__(self, stored: str = "") -> None:
+        self._stored = stored
+
+    def __set_name__(self, owner: type[JobColumns], name: str) -> None:
+        self._number = _number_in(self.names, self._stored or name)
+
+    def __get__(self, table: JobColumns, owner: type[JobColumns]) -> IntArray:
+        return table._i[self._number, : table.n]
 
 
-class JobTable:
-    """The living jobs as columns, each a property; what is known of all of them together beside it."""
+_FLOATS, _INTS = _FloatColumn.names, _IntColumn.names
 
-    __slots__ = (
-        "_f",
-        "_i",
-        "_keys",
-        "beside",
-        "broken",
-        "checkpoints",
-        "cpu_only",
-        "crowd_s",
-        "curves",
-        "elastic",
-        "held_back",
-        "ids",
-        "irregular",
-        "jobs",
-        "key_of",
-        "moving",
-        "n",
-        "narrow",
-        "outlooks",
-        "picky",
-        "placements",
-        "queues",
-        "short",
-        "size_sets",
-        "total_max",
-        "unsaved",
-    )
 
-    F: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_FLOATS)}
-    I: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_INTS)}  # noqa: E741
+def _number_in(names: list[str], name: str) -> int:
+    """The number of a column. It is asked for twice: a dataclass with slots is made anew."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
 
-    def __init__(self) -> None:
-        self.n = 0
-        self._f: FloatArray = np.zeros((len(_FLOATS), 64))
-        self._i: IntArray = np.zeros((len(_INTS), 64), dtype=np.int64)
-        self._keys: list[tuple[float, int, JobId]] = []
-        self.ids: list[JobId] = []
-        self.jobs: list[Job] = []
-        self.placements: list[Placement | None] = []
-        self.key_of: dict[JobId, tuple[float, int, JobId]] = {}
-        """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
-        self.curves = CurvePool()
-        self.size_sets = SizeSetPool()
-        self.outlooks: dict[JobId, Outlook] = {}
-        """How speeds will change, of the jobs that said so."""
-        self.queues: dict[tuple[str, str], int] = {}
-        """By namespace and name: the number in the column `queue`."""
-        self.picky = 0
-        """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
-        self.irregular = 0
-        """Jobs that may not have every size between `min` and `max`."""
-        self.checkpoints: dict[JobId, float | None] = {}
-        """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
-        a job whose script saves when it is asked."""
-        self.cpu_only = 0
-        """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
-        self.unsaved: set[JobId] = set()
-        """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
-        ones that are not declared restartable and of which no checkpoint was seen."""
-        self.elastic = 0
-        """Jobs that may have more than their `min`."""
-        self.beside = Beside(0, 0, 0)
-        """What all jobs together ask for, of those that ask for more than GPUs."""
-        self.total_max = 0
-        """What all jobs together would have if each had its `max`, …"""
-        self.short: set[JobId] = set()
-        """… and which ones have something else now."""
-        self.moving = 0
-        """Jobs that are just starting or resizing."""
-        self.broken = 0
-        """Jobs that lost some of their GPUs."""
-        self.narrow = 0
-        """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
-        self.held_back = 0
-        """Jobs whose user does not want them to run, or that wait after a failure."""
-        self.crowd_s = 0.0
-        """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
+
+@dataclass(slots=True, eq=False, repr=False)
+class JobColumns:
+    """Columns of all living jobs, as views: what is written into one is in the table."""
+
+    _f: FloatArray = field(default_factory=lambda: np.zeros((len(_FLOATS), 64)))
+    _i: IntArray = field(default_factory=lambda: np.zeros((len(_INTS), 64), dtype=np.int64))
+    n: int = 0
+
+    submit_s = _FloatColumn()
+    first_start_s = _FloatColumn()
+    last_start_s = _FloatColumn()
+    last_stop_s = _FloatColumn()
+    last_resize_s = _FloatColumn()
+    tier_since_s = _FloatColumn()
+    remaining_s = _FloatColumn()
+    rate = _FloatColumn()
+    """Work that each job does in a second, as it is believed."""
+    anchor_s = _FloatColumn()
+    """When `remaining_s` was true."""
+    attained_gpu_s = _FloatColumn()
+    service_gpu_s = _FloatColumn()
+    restart_s = _FloatColumn()
+    not_before_s = _FloatColumn()
+    done_s = _FloatColumn()
+    crowd_before_s = _FloatColumn()
+    run_s = _FloatColumn()
+    changed_s = _FloatColumn()
+    changes_left = _FloatColumn()
+
+    # What `explain` needs comes first, what a request fills comes next, so that each is one block.
+    held = _IntColumn(stored="gpus")
+    """GPUs that each job has, or replicas of a CPU-only one."""
+    phase = _IntColumn()
+    size = _IntColumn()
+    min = _IntColumn()
+    max = _IntColumn()
+    step = _IntColumn()
+    size_set = _IntColumn()
+    priority = _IntColumn()
+    queue = _IntColumn()
+    curve_start = _IntColumn()
+    curve_last = _IntColumn()
+    tier = _IntColumn()
+    gpu_type = _IntColumn()
+    restarts = _IntColumn()
+    lost_gpus = _IntColumn()
+    is_narrow = _IntColumn(stored="narrow")
+    """1 for a job to which the open nodes leave fewer GPUs than it wants."""
+    wish = _IntColumn()
+    changed_generation = _IntColumn()
+    is_cpu_only = _IntColumn(stored="cpu_only")
+    """1 for a job without GPUs."""
+
+    def copied(self) -> JobColumns:
+        """A copy of all columns, which no event changes."""
+        return JobColumns(self._f[:, : self.n].copy(), self._i[:, : self.n].copy(), self.n)
 
     def stored_columns(self) -> dict[str, NDArray[Any]]:
         """Return all columns as views, by the names under which snapshots store them."""
-        floats = {f"f.{name}": self._f[row, : self.n] for name, row in self.F.items()}
-        return floats | {f"i.{name}": self._i[row, : self.n] for name, row in self.I.items()}
+        floats = {f"f.{name}": self._f[number, : self.n] for number, name in enumerate(_FLOATS)}
+        return floats | {f"i.{name}": self._i[number, : self.n] for number, name in enumerate(_INTS)}
 
-    def column(self, name: str) -> FloatArray | IntArray:
-        """Return a column by the name that a policy's view has for it. Raises KeyError."""
-        row = self.I.get(name)
-        return self._f[self.F[name], : self.n] if row is None else self._i[row, : self.n]
+    def wish_of(self, row: int) -> DesiredState:
+        return _WISHES[self.wish.item(row)]
 
-    # Columns of all jobs, as views: what is written into one is in the table.
-    submit_s = _FloatColumn("submit_s")
-    first_start_s = _FloatColumn("first_start_s")
-    last_start_s = _FloatColumn("last_start_s")
-    last_stop_s = _FloatColumn("last_stop_s")
-    last_resize_s = _FloatColumn("last_resize_s")
-    tier_since_s = _FloatColumn("tier_since_s")
-    remaining_s = _FloatColumn("remaining_s")
-    rate = _FloatColumn("rate")
-    """Work that each job does in a second, as it is believed."""
-    anchor_s = _FloatColumn("anchor_s")
-    """When `remaining_s` was true."""
-    attained_gpu_s = _FloatColumn("attained_gpu_s")
-    service_gpu_s = _FloatColumn("service_gpu_s")
-    restart_s = _FloatColumn("restart_s")
-    not_before_s = _FloatColumn("not_before_s")
-    done_s = _FloatColumn("done_s")
-    crowd_before_s = _FloatColumn("crowd_before_s")
-    run_s = _FloatColumn("run_s")
-    changed_s = _FloatColumn("changed_s")
-    changes_left = _FloatColumn("changes_left")
-    held = _IntColumn("gpus")
-    """GPUs that each job has, or replicas of a CPU-only one."""
-    phase = _IntColumn("phase")
-    size = _IntColumn("size")
-    min = _IntColumn("min")
-    max = _IntColumn("max")
-    step = _IntColumn("step")
-    size_set = _IntColumn("size_set")
-    priority = _IntColumn("priority")
-    queue = _IntColumn("queue")
-    curve_start = _IntColumn("curve_start")
-    curve_last = _IntColumn("curve_last")
-    tier = _IntColumn("tier")
-    gpu_type = _IntColumn("gpu_type")
-    restarts = _IntColumn("restarts")
-    lost_gpus = _IntColumn("lost_gpus")
-    is_narrow = _IntColumn("narrow")
-    """1 for a job to which the open nodes leave fewer GPUs than it wants."""
-    wish = _IntColumn("wish")
-    changed_generation = _IntColumn("changed_generation")
-    is_cpu_only = _IntColumn("cpu_only")
-    """1 for a job without GPUs."""
+    def run_start_s(self, row: int) -> float | None:
+        """When a job was last started or resized; None for never."""
+        begun_s = float(np.fmax(self.last_start_s[row], self.last_resize_s[row]))
+        return None if math.isnan(begun_s) else begun_s
 
-    def cells(self) -> tuple[FloatArray, IntArray]:
-        """Both matrices, to read and write single cells by `F` and `I`; valid until a row comes or goes."""
-        return self._f, self._i
 
-    def block(self) -> tuple[FloatArray, IntArray]:
-        """All columns at once, read-only: iterating over them costs far less than asking one by one."""
-        floats, ints = self._f[:, : self.n], self._i[:, : self.n]
-        floats.flags.writeable = ints.flags.writeable = False
-        return floats, ints
+_FIRST_START, _LAST_START, _LAST_RESIZE = map(_FLOATS.index, ("first_start_s", "last_start_s", "last_resize_s"))
+_LEFT, _RATE, _ANCHOR = map(_FLOATS.index, ("remaining_s", "rate", "anchor_s"))
+_ATTAINED, _SERVICE = map(_FLOATS.index, ("attained_gpu_s", "service_gpu_s"))
+_NOT_BEFORE, _DONE, _RUN = map(_FLOATS.index, ("not_before_s", "done_s", "run_s"))
+_HELD, _PHASE, _SIZE, _MIN, _MAX = map(_INTS.index, ("gpus", "phase", "size", "min", "max"))
+_CURVE_START, _CURVE_LAST = map(_INTS.index, ("curve_start", "curve_last"))
+_GPU_TYPE, _RESTARTS, _LOST = map(_INTS.index, ("gpu_type", "restarts", "lost_gpus"))
+_NARROW, _WISH, _CPU_ONLY = map(_INTS.index, ("narrow", "wish", "cpu_only"))
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class JobTable(JobColumns):
+    """The living jobs: their columns, and what is known of all of them together beside these."""
+
+    _keys: list[tuple[float, int, JobId]] = field(default_factory=list)
+    ids: list[JobId] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    placements: list[Placement | None] = field(default_factory=list)
+    key_of: dict[JobId, tuple[float, int, JobId]] = field(default_factory=dict)
+    """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
+    curves: CurvePool = field(default_factory=CurvePool)
+    size_sets: SizeSetPool = field(default_factory=SizeSetPool)
+    outlooks: dict[JobId, Outlook] = field(default_factory=dict)
+    """How speeds will change, of the jobs that said so."""
+    queues: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By namespace and name: the number in the column `queue`."""
+    picky: int = 0
+    """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
+    irregular: int = 0
+    """Jobs that may not have every size between `min` and `max`."""
+    checkpoints: dict[JobId, float | None] = field(default_factory=dict)
+    """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
+    a job whose script saves when it is asked."""
+    cpu_only: int = 0
+    """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
+    unsaved: set[JobId] = field(default_factory=set)
+    """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
+    ones that are not declared restartable and of which no checkpoint was seen."""
+    elastic: int = 0
+    """Jobs that may have more than their `min`."""
+    beside: Beside = field(default_factory=lambda: Beside(0, 0, 0))
+    """What all jobs together ask for, of those that ask for more than GPUs."""
+    total_max: int = 0
+    """What all jobs together would have if each had its `max`, …"""
+    short: set[JobId] = field(default_factory=set)
+    """… and which ones have something else now."""
+    moving: int = 0
+    """Jobs that are just starting or resizing."""
+    broken: int = 0
+    """Jobs that lost some of their GPUs."""
+    narrow: int = 0
+    """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
+    held_back: int = 0
+    """Jobs whose user does not want them to run, or that wait after a failure."""
+    crowd_s: float = 0.0
+    """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
 
     def outlook(self) -> IntArray:
         """A copy of gpus, phase, size, min and max, in this order."""
-        return self._i[:5, : self.n].copy()
+        return self._i[: _MAX + 1, : self.n].copy()
 
     def phase_of(self, row: int) -> Phase:
         """To compare a NumPy integer with an enum takes a hundred times as long as this."""
-        return _PHASES[int(self._i[1, row])]
+        return _PHASES[self._i.item(_PHASE, row)]
 
     def set_phase(self, row: int, phase: Phase) -> None:
         """Changes what is known of a job, and keeps count of those in motion."""
-        before = self._i.item(1, row)
+        before = self._i.item(_PHASE, row)
         if before != phase:
             self.moving += _MOVES[phase] - _MOVES[before]
             self.broken += (phase == _BROKEN) - (before == _BROKEN)
-            self._i[1, row] = phase
+            self._i[_PHASE, row] = phase
 
     def set_gpus(self, row: int, gpus: int) -> None:
         """Notes how many GPUs a job has, and whether that is its `max`."""
-        self._i[0, row] = gpus
-        if gpus == self._i.item(4, row):
+        self._i[_HELD, row] = gpus
+        if gpus == self._i.item(_MAX, row):
             self.short.discard(self.ids[row])
         else:
             self.short.add(self.ids[row])
@@ -308,7 +262,7 @@ class JobTable:
 
     def hold_back(self, row: int, wish: DesiredState | None = None, not_before_s: float | None = None) -> None:
         """Changes whether and when a job may run, and keeps count; None leaves it as it is."""
-        wishes, times = self._i[self.I["wish"]], self._f[self.F["not_before_s"]]
+        wishes, times = self._i[_WISH], self._f[_NOT_BEFORE]
         before = int(wishes[row] != 0 or times[row] > 0)
         if wish is not None:
             wishes[row] = wish
@@ -316,21 +270,17 @@ class JobTable:
             times[row] = not_before_s
         self.held_back += int(wishes[row] != 0 or times[row] > 0) - before
 
-    def wish_of(self, row: int) -> DesiredState:
-        return _WISHES[int(self._i[self.I["wish"], row])]
-
     def in_motion(self) -> BoolArray | None:
         """The jobs that are just starting or resizing; None when there are none."""
         if not self.moving:
             return None
-        phase = self._i[1, : self.n]
+        phase = self.phase
         found: BoolArray = (phase == _STARTING) | (phase == _RESIZING)
         return found
 
     def gpus(self) -> IntArray:
         """By row: the GPUs that it holds; 0 for a CPU-only job, whatever its replicas."""
-        held = self._i[0, : self.n]
-        return np.where(self.is_cpu_only, 0, held) if self.cpu_only else held
+        return np.where(self.is_cpu_only, 0, self.held) if self.cpu_only else self.held
 
     def without_gpus(self) -> BoolArray | None:
         """The CPU-only jobs; None when there are none."""
@@ -343,7 +293,7 @@ class JobTable:
         """The jobs that lost some of their GPUs; None when there are none."""
         if not self.broken:
             return None
-        found: BoolArray = self._i[1, : self.n] == _BROKEN
+        found: BoolArray = self.phase == _BROKEN
         return found
 
     def __contains__(self, job: JobId) -> bool:
@@ -381,8 +331,8 @@ class JobTable:
         self._count(self.jobs[row], -1)
         self._count(job, 1)
         self.jobs[row] = job
-        self._i[2:11, row] = self._request(job)
-        self.set_gpus(row, self._i.item(0, row))
+        self._i[_SIZE : _CURVE_LAST + 1, row] = self._request(job)
+        self.set_gpus(row, self._i.item(_HELD, row))
 
     def _count(self, job: Job, by: int) -> None:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
@@ -419,15 +369,14 @@ class JobTable:
 
     def set_curve(self, row: int, curve: SpeedCurve) -> None:
         self.jobs[row] = replace(self.jobs[row], curve=curve)
-        first = self.I["curve_start"]
-        self._i[first : first + 2, row] = self._add_curve(curve)
+        self._i[_CURVE_START : _CURVE_LAST + 1, row] = self._add_curve(curve)
 
     def _add_curve(self, curve: SpeedCurve) -> tuple[int, int]:
         """Jobs report new curves as long as they run: those that no job has any more are given up in time."""
         if self.curves.used > self.curves.limit:
-            self.curves, first = CurvePool(), self.I["curve_start"]
+            self.curves = CurvePool()
             for row, job in enumerate(self.jobs):
-                self._i[first : first + 2, row] = self.curves.add(job.curve)
+                self._i[_CURVE_START : _CURVE_LAST + 1, row] = self.curves.add(job.curve)
             self.curves.limit = max(self.curves.limit, 4 * self.curves.used)
         return self.curves.add(curve)
 
@@ -451,6 +400,26 @@ class JobTable:
             self._i[:, row : self.n - 1] = self._i[:, row + 1 : self.n]
         self.n -= 1
 
+    def hold(self, row: int, placement: Placement | None, gpu_type: int, phase: Phase, lost_gpus: int = 0) -> None:
+        """Notes which GPUs a job has, and that it does nothing with them yet."""
+        self.placements[row] = placement
+        self._f[_RATE, row] = 0.0
+        self._i[_GPU_TYPE, row], self._i[_LOST, row] = gpu_type, lost_gpus
+        self.set_gpus(row, 0 if placement is None else placement.units)
+        self.set_phase(row, phase)
+
+    def note_start(self, row: int, now_s: float, resized: bool) -> None:
+        """Counts a start, or a resize or move, of a job."""
+        f = self._f
+        if math.isnan(f.item(_FIRST_START, row)):
+            f[_FIRST_START, row] = now_s
+        else:
+            self._i[_RESTARTS, row] += 1
+        if resized:
+            f[_LAST_RESIZE, row] = now_s
+        else:
+            f[_LAST_START, row], f[_SERVICE, row] = now_s, 0.0
+
     def settle(self, row: int, now_s: float) -> None:
         """Books progress and service up to now, before the rate or the GPUs of a job change."""
         f = self._f
@@ -462,17 +431,17 @@ class JobTable:
             f[_LEFT, row] = max(0.0, cell(_LEFT, row) - worked_s)
             f[_DONE, row] = cell(_DONE, row) + worked_s
             # A job that starts may wait for another one to leave its GPUs: it does not run yet.
-            if self.placements[row] is not None and self._i.item(1, row) != _STARTING:
+            if self.placements[row] is not None and self._i.item(_PHASE, row) != _STARTING:
                 f[_RUN, row] = cell(_RUN, row) + elapsed_s
             if self._i.item(_CPU_ONLY, row):
                 return
-            served = self._i.item(0, row) * elapsed_s
+            served = self._i.item(_HELD, row) * elapsed_s
             f[_ATTAINED, row] = cell(_ATTAINED, row) + served
             f[_SERVICE, row] = cell(_SERVICE, row) + served
 
     def legal_sizes(self) -> LegalSizes:
         """What each job may have, read-only. Its four columns lie side by side and are cut out at once."""
-        columns = self._i[3:7, : self.n]
+        columns = self._i[_MIN : _MIN + 4, : self.n]
         columns.flags.writeable = False
         low, high, step, listed = columns
         regular, rigid = not self.irregular, not self.elastic
@@ -482,19 +451,8 @@ class JobTable:
         return Curves(self.curves.flat, self.curve_start, self.curve_last)
 
     def fork(self) -> JobTable:
-        twin = JobTable()
-        twin.n = self.n
-        twin._f, twin._i = self._f.copy(), self._i.copy()
-        twin._keys, twin.ids = list(self._keys), list(self.ids)
-        counts = ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow", "cpu_only")
-        for name in (*counts, "held_back"):
-            setattr(twin, name, getattr(self, name))
-        twin.beside, twin.crowd_s = self.beside, self.crowd_s
-        twin.jobs, twin.placements = list(self.jobs), list(self.placements)
-        twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
-        twin.short, twin.unsaved = set(self.short), set(self.unsaved)
-        twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
-        twin.outlooks, twin.checkpoints = dict(self.outlooks), dict(self.checkpoints)
+        twin = with_own_containers(self)
+        twin.curves, twin.size_sets = with_own_containers(self.curves), with_own_containers(self.size_sets)
         return twin
 
 

@@ -8,9 +8,10 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batuta.core.arrays import mask_of
+from batuta.core.arrays import mask_of, with_own_containers
 from batuta.core.cluster import Node, Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.node_table import NodeTable
@@ -29,17 +30,12 @@ class Card(NamedTuple):
     soft_percent: int = 0
     """Compute with soft limits: more of it may be given away than there is."""
 
-    def plus(self, share: Share) -> Card:
-        return self._changed(share, 1)
-
-    def minus(self, share: Share) -> Card:
-        return self._changed(share, -1)
-
     def booked_percent(self, promised_percent: int) -> int:
         """Of the compute of a card that is promised so often to soft shares; 100 is all of it."""
         return self.compute_percent - (-self.soft_percent * 100 // promised_percent)
 
-    def _changed(self, share: Share, by: int) -> Card:
+    def plus(self, share: Share, by: int = 1) -> Card:
+        """With one more such share, or one less (-1)."""
         hard, soft = (0, share.compute_percent) if share.soft else (share.compute_percent, 0)
         return Card(
             self.compute_percent + by * hard,
@@ -52,38 +48,25 @@ class Card(NamedTuple):
 EMPTY_CARD = Card(0, 0, 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Layout:
     """Free GPUs, CPU and memory of every node, and the cards that are shared."""
 
-    __slots__ = (
-        "_lent",
-        "buckets",
-        "cards",
-        "cpus_milli",
-        "free",
-        "healthy",
-        "memory_mib",
-        "table",
-        "total_free",
-        "usable",
-    )
-
-    def __init__(self, table: NodeTable) -> None:
-        self.table = table
-        self.free: list[int] = []
-        self.healthy: list[int] = []
-        self.cpus_milli: list[int] = []
-        self.memory_mib: list[int] = []
-        self.buckets: list[int] = [0]
-        """buckets[k]: the nodes with exactly k free GPUs."""
-        self.cards: dict[tuple[int, int], Card] = {}
-        """GPUs with shares on them; such a GPU is not free."""
-        self.usable = 0
-        """Nodes that may get new replicas: neither lost nor cordoned."""
-        self.total_free = 0
-        """Free GPUs of all nodes together."""
-        self._lent = False
-        """What lies beside the GPUs is another layout's: it is copied before it is changed."""
+    table: NodeTable
+    free: list[int] = field(default_factory=list)
+    healthy: list[int] = field(default_factory=list)
+    cpus_milli: list[int] = field(default_factory=list)
+    memory_mib: list[int] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=lambda: [0])
+    """buckets[k]: the nodes with exactly k free GPUs."""
+    cards: dict[tuple[int, int], Card] = field(default_factory=dict)
+    """GPUs with shares on them; such a GPU is not free."""
+    usable: int = 0
+    """Nodes that may get new replicas: neither lost nor cordoned."""
+    total_free: int = 0
+    """Free GPUs of all nodes together."""
+    _lent: bool = False
+    """What lies beside the GPUs is another layout's: it is copied before it is changed."""
 
     def add(self, node: Node) -> None:
         i = len(self.free)
@@ -153,7 +136,7 @@ class Layout:
             del self.cards[i, gpu]
             self.set_free(i, self.free[i] | (1 << gpu & self.healthy[i]))
         else:
-            self.cards[i, gpu] = card.minus(share)
+            self.cards[i, gpu] = card.plus(share, -1)
 
     def fits_card(self, i: int, gpu: int, share: Share) -> bool:
         """Whether a share fits on a GPU, beside the shares that are there. Memory is never given twice."""
@@ -203,9 +186,8 @@ class Layout:
 
     def fork(self, table: NodeTable | None = None) -> Layout:
         """An independent copy."""
-        twin = self.sketch()
-        twin.table, twin.healthy, twin._lent = table or self.table, self.healthy.copy(), False
-        twin.cpus_milli, twin.memory_mib = self.cpus_milli.copy(), self.memory_mib.copy()
+        twin = with_own_containers(self)
+        twin.table, twin._lent = table or self.table, False
         return twin
 
     def sketch(self) -> Layout:

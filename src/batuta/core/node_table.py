@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,45 +40,27 @@ OFFERS_SHARES = ("batuta.dev/offers-shares", "true")
 """A label of nodes of which shares can be had: jobs ask for it where not every node holds them to one."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class NodeTable:
     """What does not change from cycle to cycle: the nodes, and sets of them by what they have in common."""
 
-    __slots__ = (
-        "_matching",
-        "all",
-        "by_key",
-        "by_label",
-        "by_rack",
-        "by_size",
-        "by_type",
-        "index",
-        "largest",
-        "models",
-        "nodes",
-        "rack_of",
-        "tainted",
-        "type_of",
-        "types",
-    )
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.index: dict[NodeName, int] = {}
-        self.types: list[str] = []
-        self.type_of: list[int] = []
-        self.rack_of: list[str] = []
-        self.by_type: list[int] = []
-        self.by_rack: dict[str, int] = {}
-        self.by_label: dict[tuple[str, str], int] = {}
-        self.by_key: dict[str, int] = {}
-        """Nodes with a label of this name, whatever its value."""
-        self.by_size: dict[int, int] = {}
-        self.models: dict[Node, int] = {}
-        """Nodes that differ in name and place only, by what they have in common."""
-        self.tainted = 0
-        self.all = 0
-        self.largest = 0
-        self._matching: dict[tuple[object, ...], int] = {}
+    nodes: list[Node] = field(default_factory=list)
+    index: dict[NodeName, int] = field(default_factory=dict)
+    types: list[str] = field(default_factory=list)
+    type_of: list[int] = field(default_factory=list)
+    rack_of: list[str] = field(default_factory=list)
+    by_type: list[int] = field(default_factory=list)
+    by_rack: dict[str, int] = field(default_factory=dict)
+    by_label: dict[tuple[str, str], int] = field(default_factory=dict)
+    by_key: dict[str, int] = field(default_factory=dict)
+    """Nodes with a label of this name, whatever its value."""
+    by_size: dict[int, int] = field(default_factory=dict)
+    models: dict[Node, int] = field(default_factory=dict)
+    """Nodes that differ in name and place only, by what they have in common."""
+    tainted: int = 0
+    all: int = 0
+    largest: int = 0
+    _matching: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def add(self, node: Node) -> int:
         i = self.index[node.name] = len(self.nodes)
@@ -175,15 +157,6 @@ class NodeTable:
     def racks(self, placement: Placement) -> int:
         return len({self.rack_of[self.index[node]] for node in placement.nodes})
 
-    def fork(self) -> NodeTable:
-        twin = NodeTable()
-        for name in ("nodes", "types", "type_of", "rack_of", "by_type"):
-            setattr(twin, name, list(getattr(self, name)))
-        for name in ("index", "by_rack", "by_label", "by_key", "by_size", "models", "_matching"):
-            setattr(twin, name, dict(getattr(self, name)))
-        twin.tainted, twin.all, twin.largest = self.tainted, self.all, self.largest
-        return twin
-
 
 def _leave(by_trait: dict[Any, int], bit: int) -> None:
     """Takes a node out of the sets by a trait; sets that become empty go as well."""
@@ -191,9 +164,6 @@ def _leave(by_trait: dict[Any, int], bit: int) -> None:
         by_trait[trait] &= ~bit
         if not by_trait[trait]:
             del by_trait[trait]
-
-
-# ------------------------------------------------------------------------------------------ feasible capacity
 
 
 ROOMY = 1 << 40
@@ -235,10 +205,7 @@ def wishes_of(job: Job) -> NodeRequirements:
 
 
 def most_gpus(world: World, wishes: NodeRequirements) -> list[int]:
-    """By GPU type: the most GPUs that a job could have on the open nodes, beside what others use.
-
-    For a CPU-only job one number alone: the most replicas, on nodes of all types and without GPUs.
-    """
+    """By GPU type: the most GPUs that a job could have on the open nodes; of a CPU-only job its replicas."""
     table, layout = world.nodes, world.layout
     cpu_only = not wishes.gpus_per_replica
     total = [0] * (1 if cpu_only else len(table.types))
@@ -268,10 +235,7 @@ class Reach(NamedTuple):
 
 
 def within_reach(
-    world: World,
-    cap: IntArray | None,
-    gpu_type: IntArray | None,
-    instead: Mapping[int, NodeRequirements] | None = None,
+    world: World, cap: IntArray | None, gpu_type: IntArray | None, instead: Mapping[int, NodeRequirements] | None = None
 ) -> tuple[IntArray | None, Reach | None]:
     """Lowers the caps of jobs that want more than the open nodes could give to them; what they have stays.
 
@@ -291,26 +255,13 @@ def within_reach(
     cap = (jobs.max if cap is None else cap).copy()
     if not rows.size:
         return cap, None
-    known: dict[NodeRequirements, list[int]] = {}
-    by_row = [_most(world, row, instead, known) for row in rows.tolist()]
+    other = instead or {}
+    known = {wishes: most_gpus(world, wishes) for wishes in set(other.values())}
+    by_row = [known[other[row]] if row in other else world.most_for(row) for row in rows.tolist()]
     by_type = np.array(by_row, dtype=np.int64)
     most = by_type[:, 0] if gpu_type is None else by_type[np.arange(rows.size), gpu_type[rows]]
     cap[rows] = np.minimum(cap[rows], np.maximum(most, jobs.held[rows]))
     return cap, Reach(rows, most)
-
-
-def _most(
-    world: World,
-    row: int,
-    instead: Mapping[int, NodeRequirements] | None,
-    known: dict[NodeRequirements, list[int]],
-) -> list[int]:
-    wishes = instead.get(row) if instead else None
-    if wishes is None:
-        return world.most_for(row)
-    if wishes not in known:
-        known[wishes] = most_gpus(world, wishes)
-    return known[wishes]
 
 
 def _alike(world: World, nodes: int, wishes: NodeRequirements) -> Iterator[tuple[int, int]]:

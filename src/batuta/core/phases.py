@@ -78,15 +78,6 @@ class SharedOutlook:
         """Seconds to the end at each size, of jobs with so many seconds left on one GPU."""
         return self._until_end(self.at(remaining_s), sizes)
 
-    def speed_now(self, remaining_s: FloatArray, sizes: IntArray) -> FloatArray:
-        """Speed at each size relative to one GPU, in the phase that each job is in."""
-        table = self.phases.spent_s
-        k = self._phase(self.at(remaining_s))[:, None]
-        columns = np.minimum(sizes, self.phases.most_gpus)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            speed = (table[k + 1, 1] - table[k, 1]) / (table[k + 1, columns] - table[k, columns])
-        return np.where((sizes > 0) & np.isfinite(speed), speed, 0.0)
-
     def left_after_s(self, remaining_s: FloatArray, sizes: IntArray, seconds: FloatArray, then: IntArray) -> FloatArray:
         """Seconds to the end with `then` GPUs, after running for `seconds` at each size first."""
         table, marks, at = self.phases.spent_s, self.phases.marks, self.at(remaining_s)
@@ -104,13 +95,12 @@ class SharedOutlook:
     def at(self, remaining_s: FloatArray) -> FloatArray:
         """Where each job is, in the unit of the marks."""
         one, marks = self.phases.spent_s[:, 1], self.phases.marks
-        at: FloatArray = np.interp(np.interp(self.ends, marks, one) - remaining_s, one, marks)
-        return at
+        found: FloatArray = np.interp(np.interp(self.ends, marks, one) - remaining_s, one, marks)
+        return found
 
     def _phase(self, at: FloatArray) -> IntArray:
         marks = self.phases.marks
-        found: IntArray = np.clip(np.searchsorted(marks, at, side="right") - 1, 0, len(marks) - 2)
-        return found
+        return np.clip(np.searchsorted(marks, at, side="right") - 1, 0, len(marks) - 2)
 
     def _until_end(self, at: FloatArray, sizes: IntArray) -> FloatArray:
         columns = np.minimum(sizes, self.phases.most_gpus)

@@ -93,10 +93,7 @@ class TieredPolicy(Policy, Protocol):
 
 
 class PartedPolicy(Policy, Protocol):
-    """A policy that divides many small pools at once, and gives each what it would get alone.
-
-    The view has the rows of all parts and no capacity of its own.
-    """
+    """A policy that divides many pools at once, each as if alone; the view has the rows of all parts."""
 
     def allocate_parts(self, view: PoolView, parts: Partitions) -> IntArray: ...
 

@@ -118,6 +118,13 @@ class Taint:
     value: str = ""
     effect: str = "NoSchedule"
 
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+    @property
+    def keeps_out(self) -> bool:
+        return self.effect in ("NoSchedule", "NoExecute")
+
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
@@ -328,27 +335,27 @@ class Quota:
             return LocalQueue(queue, queue)
         return found
 
-    def idle_wish(self, namespace: str, queue: str) -> IdleWish:
-        """What is wanted of jobs of a queue that leave their GPUs idle."""
+    def _both(self, namespace: str, queue: str) -> tuple[LocalQueue, ClusterQueue]:
+        """The queues that say something of the jobs of a queue; empty ones where the queue is not there."""
         door = self.way(namespace, queue)
         if door is None or door.cluster_queue not in self.queue_of:
-            return NO_WISH
-        return door.idle.or_else(self.queue_of[door.cluster_queue].idle)
+            return LocalQueue(queue, ""), ClusterQueue("")
+        return door, self.queue_of[door.cluster_queue]
+
+    def idle_wish(self, namespace: str, queue: str) -> IdleWish:
+        """What is wanted of jobs of a queue that leave their GPUs idle."""
+        door, cluster_queue = self._both(namespace, queue)
+        return door.idle.or_else(cluster_queue.idle)
 
     def wants_trial(self, namespace: str, queue: str) -> bool:
         """Whether jobs of a queue are tried out before they wait, where they do not say so themselves."""
-        door = self.way(namespace, queue)
-        if door is None or door.cluster_queue not in self.queue_of:
-            return False
-        return bool(self.queue_of[door.cluster_queue].trial if door.trial is None else door.trial)
+        door, cluster_queue = self._both(namespace, queue)
+        return bool(cluster_queue.trial if door.trial is None else door.trial)
 
     def max_priority(self, namespace: str, queue: str) -> int | None:
         """The highest priority that users may give jobs of a queue; None where the queue does not say."""
-        door = self.way(namespace, queue)
-        if door is None or door.cluster_queue not in self.queue_of:
-            return None
-        own = self.queue_of[door.cluster_queue].max_priority
-        return own if door.max_priority is None else door.max_priority
+        door, cluster_queue = self._both(namespace, queue)
+        return cluster_queue.max_priority if door.max_priority is None else door.max_priority
 
 
 def flavor_resources_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[FlavorResource, Limits]]:

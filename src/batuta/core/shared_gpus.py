@@ -164,8 +164,7 @@ def _cards(world: World, running: list[int]) -> IntArray:
 
 def _numbered(cards: IntArray) -> IntArray:
     """Cards by number, in ascending order."""
-    found: IntArray = np.unique(cards, return_inverse=True)[1].astype(np.int64)
-    return found
+    return np.unique(cards, return_inverse=True)[1].astype(np.int64)
 
 
 def _join(world: World, running: list[int], cards: IntArray, waiting: list[int], gpu_type: IntArray) -> list[int]:
@@ -215,14 +214,10 @@ def _sums(world: World, running: list[int], cards: IntArray) -> dict[int, Card]:
 
 
 def _eldest_first(world: World, rows: IntArray, numbers: IntArray, eligible: BoolArray, running: int) -> IntArray:
-    """Lets a job stand for its bundle before the policy that may run, the one that has been there longest.
-
-    So it is until the policy itself says who is best.
-    """
+    """Until the policy says who is best, the job that has been there longest stands for its bundle."""
     begun_s = world.jobs.last_start_s[rows].copy()
     begun_s[running:] = np.inf
-    order: IntArray = np.lexsort((rows, begun_s, ~eligible[rows], numbers))
-    return order
+    return np.lexsort((rows, begun_s, ~eligible[rows], numbers))
 
 
 def _smallest(world: World, kind: int) -> _Size:

@@ -31,11 +31,6 @@ _NEWS = 0.3
 """How much a new measurement counts against all before."""
 
 
-def learn(world: World, job: Job, busy: float) -> None:
-    """Takes in how busy a job keeps its busiest GPU."""
-    learn_name(world, _name(job), busy)
-
-
 def learn_name(world: World, name: str, busy: float) -> None:
     """Takes in how busy a job of a name keeps a GPU. Names that were not used for long are forgotten."""
     if name:
@@ -109,9 +104,6 @@ class Verdict(NamedTuple):
     is_news: bool = False
 
 
-# ------------------------------------------------------------------------------------- what the World notes
-
-
 def note_use(world: World, node: int, usage: Usage, own: Mapping[JobId, float]) -> None:
     """Takes in a report. `own` is what jobs that share a card had of it, where that is known."""
     before = world.usage.get(node)
@@ -128,7 +120,7 @@ def note_use(world: World, node: int, usage: Usage, own: Mapping[JobId, float]) 
             busy = _busiest(world, row, usage.time_s, own)
             _note(world, jobs.ids[row], busy, usage.time_s)
             if busy is not None:
-                learn(world, jobs.jobs[row], busy)
+                learn_name(world, _name(jobs.jobs[row]), busy)
 
 
 def forget_use(world: World, left: Placement) -> None:
@@ -146,10 +138,7 @@ def forget_use(world: World, left: Placement) -> None:
 
 
 def began_anew(world: World, row: int, now_s: float) -> None:
-    """A job has just begun to run, here or at another size: what it did before does not count.
-
-    What is told of its GPUs holds until something else is, so they may be known to be idle from the start.
-    """
+    """A job has just begun to run: what it did before does not count, what is known of its GPUs does."""
     job = world.jobs.ids[row]
     _begin(world, job)
     if world.usage and world.jobs.phase_of(row) is Phase.RUNNING:
@@ -168,19 +157,11 @@ def was_told(world: World, job: JobId) -> None:
         world.idle[job] = known._replace(told=True)
 
 
-def was_made_small(world: World, job: JobId) -> None:
-    world.idle[job] = Idle(kept_small=True)
-
-
 def was_enlarged(world: World, job: JobId) -> None:
     """Whatever it did before, it is not kept small any more."""
     known = world.idle.get(job)
     if known is not None:
         _keep(world, job, known._replace(kept_small=False))
-
-
-def was_parked(world: World, job: JobId, why: Evidence) -> None:
-    world.idle[job] = Idle(parked=why)
 
 
 def _busiest(world: World, row: int, now_s: float, own: Mapping[JobId, float]) -> float | None:
@@ -236,9 +217,6 @@ def _keep(world: World, job: JobId, known: Idle) -> None:
         world.idle.pop(job, None)
     else:
         world.idle[job] = known
-
-
-# -------------------------------------------------------------------------------------- what a cycle decides
 
 
 def restrain(world: World, now_s: float, admitted: Admitted, rules: IdleRules) -> Admitted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,31 +41,19 @@ class Costs:
     """A job that is just starting or resizing is left alone, so that it is not restarted for ever."""
 
 
-class Worth(tuple[float, float]):
+class Worth(NamedTuple):
     """What a change gains and what it costs, in seconds of work on one GPU."""
 
-    __slots__ = ()
-
-    @property
-    def gain_s(self) -> float:
-        return self[0]
-
-    @property
-    def cost_s(self) -> float:
-        return self[1]
+    gain_s: float
+    cost_s: float
 
     @property
     def pays(self) -> bool:
-        return self[0] > self[1]
+        return self.gain_s > self.cost_s
 
 
 def worth_of_change(
-    speed_before: float,
-    speed_after: float,
-    remaining_s: float,
-    restart_s: float,
-    lost_work_s: float,
-    costs: Costs,
+    speed_before: float, speed_after: float, remaining_s: float, restart_s: float, lost_work_s: float, costs: Costs
 ) -> Worth:
     """Gain and cost of changing a running job's speed now."""
     horizon_s = max(costs.least_horizon_s, costs.horizon_restarts * restart_s)
@@ -72,7 +61,7 @@ def worth_of_change(
         horizon_s = min(horizon_s, remaining_s / speed_after + restart_s)
     gain_s = (speed_after - speed_before) * horizon_s
     cost_s = costs.charge * restart_s * max(speed_before, speed_after) + lost_work_s
-    return Worth((gain_s if math.isfinite(gain_s) else 0.0, cost_s))
+    return Worth(gain_s if math.isfinite(gain_s) else 0.0, cost_s)
 
 
 @dataclass(slots=True)
@@ -132,11 +121,7 @@ def weigh(world: World, now_s: float, changes: Changes, placed: Placed, admitted
             stays = _may_keep(job, before.size, row, admitted)
             if not worth.pays and stays and _put_back(layout, job, before, after):
                 del changes.after[row]
-                changes.dropped[row] = (
-                    ("wanted", after.size),
-                    ("gain_s", worth.gain_s),
-                    ("cost_s", worth.cost_s),
-                )
+                changes.dropped[row] = (("wanted", after.size), ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
         else:
             given_up.append(row)
     for row in given_up:
@@ -171,10 +156,7 @@ def _worth(world: World, now_s: float, row: int, before: Placement, after: Place
 
 
 def lost_work_s(world: World, row: int, now_s: float) -> float:
-    """Work on one GPU that a stop would throw away: half a checkpoint interval, on average.
-
-    All since its start, of a job of which no checkpoint was seen.
-    """
+    """Work on one GPU that a stop would throw away: half a checkpoint interval, or all if none was seen."""
     jobs = world.jobs
     interval_s = jobs.jobs[row].checkpoint_interval_s
     if jobs.ids[row] in jobs.unsaved:
@@ -182,13 +164,8 @@ def lost_work_s(world: World, row: int, now_s: float) -> float:
     elif interval_s is None:
         return 0.0
     # Since the last start or resize, not since the last report of progress: that is no checkpoint.
-    return float(jobs.rate[row]) * min(interval_s / 2, max(now_s - _begun_s(world, row), 0.0))
-
-
-def _begun_s(world: World, row: int) -> float:
-    """When a job was last started or resized."""
-    jobs = world.jobs
-    return float(np.fmax(jobs.last_start_s[row], jobs.last_resize_s[row]))
+    begun_s = jobs.run_start_s(row)
+    return 0.0 if begun_s is None else jobs.rate.item(row) * min(interval_s / 2, max(now_s - begun_s, 0.0))
 
 
 def _may_keep(job: Job, size: int, row: int, admitted: Admitted) -> bool:
@@ -245,7 +222,7 @@ def commands_for(world: World, now_s: float, changes: Changes, admitted: Admitte
                 idle_s = dict(admitted.idle[row][1])["idle_s"]
                 shrinks.append(Resize(job, after, Reason.SHRUNK_IDLE, (*numbers, ("idle_s", idle_s))))
             elif job in jobs.unsaved:
-                lost: Evidence = (("lost_s", now_s - _begun_s(world, row)),)
+                lost: Evidence = (("lost_s", now_s - (jobs.run_start_s(row) or 0.0)),)
                 shrinks.append(Resize(job, after, Reason.SHRANK_UNSAVED, (*numbers, *lost)))
             else:
                 shrinks.append(Resize(job, after, Reason.SHRANK, numbers))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batuta.core.arrays import bits
+from batuta.core.arrays import bits, with_own_containers
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId, JobState, Progress
 from batuta.core.job_table import JobTable, Phase
@@ -60,113 +60,84 @@ class ExcludedNodes(NamedTuple):
     until_s: float
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class WorldCaches:
+    """What follows from the state of a World, and is kept because it is read more often than it changes."""
+
+    effective_quota: Quota = field(default_factory=Quota)
+    effective_from: Quota | None = None
+    """The declared quota that it follows from; None once nodes have changed."""
+    reach: dict[NodeRequirements, list[int]] = field(default_factory=dict)
+    """By what living jobs want of nodes, and by type: the most GPUs that such a job could have.
+
+    For CPU-only jobs one number, the most replicas."""
+    most: dict[JobId, list[int]] = field(default_factory=dict)
+    """The same by job, as far as it was read: to compare wishes takes longer than to look here."""
+    open_capacity: list[int] = field(default_factory=list)
+    """GPUs of open nodes by type."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class World:
     """Jobs, nodes, queues, placements. One owner changes it, by `apply`; `fork` gives an independent copy."""
 
-    __slots__ = (
-        "_effective",
-        "_effective_from",
-        "_open_capacity",
-        "avoided",
-        "cordoned",
-        "demand_generation",
-        "flavors",
-        "forgotten",
-        "idle",
-        "ill",
-        "jobs",
-        "layout",
-        "leaving",
-        "loads",
-        "lost",
-        "most",
-        "nodes",
-        "now_s",
-        "others",
-        "past",
-        "policy",
-        "progress",
-        "quota",
-        "reach",
-        "trials",
-        "usage",
-        "version",
-    )
+    version: int = 0
+    now_s: float = 0.0
+    jobs: JobTable = field(default_factory=JobTable)
+    nodes: NodeTable = field(default_factory=NodeTable)
+    layout: Layout = field(init=False)
+    quota: Quota = field(default_factory=Quota)
+    """What administrators declared; `effective_quota` is what holds."""
+    flavors: dict[JobId, Flavors] = field(default_factory=dict)
+    """What quota each job with GPUs uses."""
+    past: dict[JobId, PastJob] = field(default_factory=dict)
+    progress: dict[JobId, Progress] = field(default_factory=dict)
+    """What living jobs said last."""
+    policy: str = ""
+    """The one that was chosen last; empty for the one that the engine was started with."""
+    cordoned: int = 0
+    """Nodes that a person took out of service."""
+    demand_generation: int = 0
+    """How often demand or capacity has changed; see eligibility.py."""
+    lost: int = 0
+    ill: dict[int, int] = field(default_factory=dict)
+    """By node: GPUs that are ill themselves, whether the node is there or not."""
+    others: dict[int, ForeignUsage] = field(default_factory=dict)
+    """By node: what is used by others, who are no jobs of ours."""
+    avoided: dict[JobId, ExcludedNodes] = field(default_factory=dict)
+    """By job: nodes that would not have it."""
+    leaving: dict[JobId, Placement] = field(default_factory=dict)
+    """By job: GPUs that were taken from it and that it may still be on, as it saves its work first."""
+    usage: dict[int, Usage] = field(default_factory=dict)
+    """By node: how busy its GPUs were, as it was last told."""
+    loads: dict[str, float] = field(default_factory=dict)
+    """By name: how busy jobs of that name keep a GPU."""
+    idle: dict[JobId, Idle] = field(default_factory=dict)
+    """Jobs that leave their GPUs idle, or did."""
+    trials: dict[JobId, tuple[TrialMeasurement, ...]] = field(default_factory=dict)
+    """By living job that is tried out, or was: what that showed."""
+    forgotten: int = 0
+    """How many jobs that were over are not in `past` any more, since the owner of this World began."""
+    caches: WorldCaches = field(default_factory=WorldCaches)
 
-    def __init__(self) -> None:
-        self.version = 0
-        self.now_s = 0.0
-        self.jobs = JobTable()
-        self.nodes = NodeTable()
+    def __post_init__(self) -> None:
         self.layout = Layout(self.nodes)
-        self.quota = Quota()
-        """What administrators declared; `effective_quota` is what holds."""
-        self._effective = self.quota
-        self._effective_from: Quota | None = None
-        self.flavors: dict[JobId, Flavors] = {}
-        """What quota each job with GPUs uses."""
-        self.past: dict[JobId, PastJob] = {}
-        self.progress: dict[JobId, Progress] = {}
-        """What living jobs said last."""
-        self.policy = ""
-        """The one that was chosen last; empty for the one that the engine was started with."""
-        self.cordoned = 0
-        """Nodes that a person took out of service."""
-        self.demand_generation = 0
-        """How often demand or capacity has changed; see resize_limits.py."""
-        self.lost = 0
-        self.ill: dict[int, int] = {}
-        """By node: GPUs that are ill themselves, whether the node is there or not."""
-        self.others: dict[int, ForeignUsage] = {}
-        """By node: what is used by others, who are no jobs of ours."""
-        self.avoided: dict[JobId, ExcludedNodes] = {}
-        """By job: nodes that would not have it."""
-        self.leaving: dict[JobId, Placement] = {}
-        """By job: GPUs that were taken from it and that it may still be on, as it saves its work first."""
-        self.usage: dict[int, Usage] = {}
-        """By node: how busy its GPUs were, as it was last told."""
-        self.loads: dict[str, float] = {}
-        """By name: how busy jobs of that name keep a GPU."""
-        self.idle: dict[JobId, Idle] = {}
-        """Jobs that leave their GPUs idle, or did."""
-        self.trials: dict[JobId, tuple[TrialMeasurement, ...]] = {}
-        """By living job that is tried out, or was: what that showed."""
-        self.forgotten = 0
-        """How many jobs that were over are not in `past` any more, since the owner of this World began."""
-        self.reach: dict[NodeRequirements, list[int]] = {}
-        """By what living jobs want of nodes, and by type: the most GPUs that such a job could have.
-
-        For CPU-only jobs one number, the most replicas."""
-        self.most: dict[JobId, list[int]] = {}
-        """The same by job, as far as it was read: to compare wishes takes longer than to look here."""
-        self._open_capacity: list[int] = []
 
     def fork(self) -> World:
-        twin = World()
-        twin.version, twin.now_s = self.version, self.now_s
-        twin.jobs, twin.nodes = self.jobs.fork(), self.nodes.fork()
-        twin.layout = self.layout.fork(twin.nodes)
-        twin.past = dict(self.past)
-        twin.quota, twin.flavors = self.quota, dict(self.flavors)
-        twin.progress, twin.policy = dict(self.progress), self.policy
-        twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
-        twin.others, twin.avoided = dict(self.others), dict(self.avoided)
-        twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
-        twin.most, twin.forgotten = dict(self.most), self.forgotten
-        twin.usage, twin.idle, twin.loads = dict(self.usage), dict(self.idle), dict(self.loads)
-        twin.leaving = dict(self.leaving)
-        twin.trials, twin.demand_generation = dict(self.trials), self.demand_generation
+        twin = with_own_containers(self)
+        twin.jobs, twin.nodes = self.jobs.fork(), with_own_containers(self.nodes)
+        twin.layout, twin.caches = self.layout.fork(twin.nodes), with_own_containers(self.caches)
         return twin
 
     @property
     def effective_quota(self) -> Quota:
         """The quota that holds on the nodes that are there: the very same until it becomes another one."""
-        if self._effective_from is not self.quota:
+        if self.caches.effective_from is not self.quota:
             found = effective_quota(self.quota, self.nodes, self.lost)
-            if found != self._effective:
-                self._effective = found
-            self._effective_from = self.quota
-        return self._effective
+            if found != self.caches.effective_quota:
+                self.caches.effective_quota = found
+            self.caches.effective_from = self.quota
+        return self.caches.effective_quota
 
     def sound(self, i: int) -> int:
         """The GPUs of a node that are there and not ill, in use or not."""
@@ -202,25 +173,25 @@ class World:
 
     def recount(self) -> None:
         """Counts the GPUs of open nodes by type; called when nodes or GPUs come and go, not every cycle."""
-        self._effective_from = None
-        self._open_capacity = [0] * len(self.nodes.types)
+        self.caches.effective_from = None
+        self.caches.open_capacity = [0] * len(self.nodes.types)
         for i in bits(self.layout.usable):
             if self.nodes.type_of[i] != NO_TYPE:
-                self._open_capacity[self.nodes.type_of[i]] += self.layout.healthy[i].bit_count()
+                self.caches.open_capacity[self.nodes.type_of[i]] += self.layout.healthy[i].bit_count()
 
     def count_node(self, i: int) -> None:
         """Adds a new node to the count, so that adding n nodes does not take n² steps."""
-        self._effective_from = None
+        self.caches.effective_from = None
         kind = self.nodes.type_of[i]
         if kind == NO_TYPE:
             return
-        while len(self._open_capacity) <= kind:
-            self._open_capacity.append(0)
-        self._open_capacity[kind] += self.nodes.nodes[i].gpus
+        while len(self.caches.open_capacity) <= kind:
+            self.caches.open_capacity.append(0)
+        self.caches.open_capacity[kind] += self.nodes.nodes[i].gpus
 
     def look_around(self) -> None:
         """Finds out for every job how much the open nodes could give to it; called when they have changed."""
-        self.reach.clear()
+        self.caches.reach.clear()
         for row in range(self.jobs.n):
             self.judge(row)
 
@@ -228,11 +199,11 @@ class World:
         """Does that where it makes a difference, when others use more or less of a node's CPU or memory."""
         node, healthy, now = self.nodes.nodes[i], self.layout.healthy[i], self.others.get(i, ForeignUsage())
         changed = False
-        for wishes in self.reach:
+        for wishes in self.caches.reach:
             if wishes.mind_what_is_beside and most_on_node(node, healthy, before, wishes) != most_on_node(
                 node, healthy, now, wishes
             ):
-                self.reach[wishes] = most_gpus(self, wishes)
+                self.caches.reach[wishes] = most_gpus(self, wishes)
                 changed = True
         if changed:
             for row in range(self.jobs.n):
@@ -242,15 +213,15 @@ class World:
         """Notes whether a job wants more than the open nodes could give to it if it were alone."""
         job = self.jobs.jobs[row]
         wishes = wishes_of(job)
-        most = self.reach.get(wishes)
+        most = self.caches.reach.get(wishes)
         if most is None:
-            most = self.reach[wishes] = most_gpus(self, wishes)
-        self.most[job.id] = most
+            most = self.caches.reach[wishes] = most_gpus(self, wishes)
+        self.caches.most[job.id] = most
         if job.cpu_only:
             # What a policy divides is no matter to it: its fit is looked at when it is placed.
             return
         narrow = not most
-        for gpus, total in zip(most, self._open_capacity, strict=True):
+        for gpus, total in zip(most, self.caches.open_capacity, strict=True):
             # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
             narrow |= gpus < (job.size if gpus == total else job.max)
         self.jobs.set_narrow(row, narrow)
@@ -258,9 +229,9 @@ class World:
     def most_for(self, row: int) -> list[int]:
         """By GPU type: the most that the open nodes could give to a job if it were alone."""
         jobs = self.jobs
-        found = self.most.get(jobs.ids[row])
+        found = self.caches.most.get(jobs.ids[row])
         if found is None:
-            found = self.most[jobs.ids[row]] = self.reach[wishes_of(jobs.jobs[row])]
+            found = self.caches.most[jobs.ids[row]] = self.caches.reach[wishes_of(jobs.jobs[row])]
         return found
 
     def state_of(self, row: int) -> JobState:

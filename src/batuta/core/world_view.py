@@ -7,29 +7,25 @@ and `part_of` cuts the rows of one pool out without a copy.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray, frozen
 from batuta.core.curve import Curves, LegalSizes
 from batuta.core.eligibility import held
 from batuta.core.job import JobId
-from batuta.core.job_table import JobTable
 from batuta.core.phases import SharedOutlook, shared_outlooks
 from batuta.core.view import PoolView
 from batuta.core.world import World
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _set = object.__setattr__  # fills a slot of a frozen value, as its own constructor does
 
 
 def pool_view(
-    world: World,
-    now_s: float,
-    rows: IntArray | None,
-    capacity: int,
-    cap: IntArray | None,
-    kind: int | None = None,
+    world: World, now_s: float, rows: IntArray | None, capacity: int, cap: IntArray | None, kind: int | None = None
 ) -> PoolView:
     """These rows, or all when `rows` is None; `cap` lowers what a row may have, `kind` is the GPU type."""
     view = WorldView.__new__(WorldView)
@@ -52,7 +48,9 @@ class WorldView(PoolView):
     def __getattr__(self, name: str) -> Any:
         """Called for an empty slot only."""
         make = _MADE.get(name)
-        value = make(self) if make else self.column(name)
+        if make is None and name not in PoolView.__slots__:
+            raise AttributeError(name)
+        value = make(self) if make else self.cut(getattr(self.source[0].jobs, name))
         _set(self, name, value)
         return value
 
@@ -63,13 +61,10 @@ class WorldView(PoolView):
         _set(view, "tier_since_s", tier_since_s)
         return view
 
-    def column(self, name: str) -> Any:
-        """A column of the job table."""
-        if name not in JobTable.I and name not in JobTable.F:
-            raise AttributeError(name)
-        world, rows, _, _ = self.source
-        values: Any = world.jobs.column(name)
-        return frozen(values if rows is None else values[rows])
+    def cut(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+        """The rows of this view out of a column of the job table."""
+        rows = self.source[1]
+        return frozen(column if rows is None else column[rows])
 
 
 def _ids(view: WorldView) -> list[JobId]:
@@ -81,11 +76,11 @@ def _ids(view: WorldView) -> list[JobId]:
 def _sizes(view: WorldView) -> LegalSizes:
     """What each row may have; a cap lowers `max` to the largest legal size within it."""
     world, rows, cap, _ = view.source
-    jobs, column = world.jobs, view.column
+    jobs, cut = world.jobs, view.cut
     if rows is None:
         sizes = jobs.legal_sizes()
     else:
-        low, high, step, listed = view.min, column("max"), column("step"), column("size_set")
+        low, high, step, listed = view.min, cut(jobs.max), cut(jobs.step), cut(jobs.size_set)
         regular, rigid = not jobs.irregular, not jobs.elastic
         sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, regular, rigid)
     if cap is None:
@@ -94,7 +89,7 @@ def _sizes(view: WorldView) -> LegalSizes:
 
 
 def _size(view: WorldView) -> IntArray:
-    size: IntArray = view.column("size")
+    size = view.cut(view.source[0].jobs.size)
     return size if view.source[2] is None else np.minimum(size, view.sizes.max)
 
 
@@ -106,38 +101,27 @@ def _speed(view: WorldView) -> Curves:
 
 def _remaining_s(view: WorldView) -> FloatArray:
     """What is left now. The table knows what was left when the job last changed."""
-    left_s: FloatArray = np.maximum(view.column("remaining_s") - view.column("rate") * _elapsed_s(view), 0.0)
     world, rows, _, kind = view.source
+    left_s = np.maximum(view.cut(world.jobs.remaining_s) - view.cut(world.jobs.rate) * _elapsed_s(view), 0.0)
     return left_s if kind is None else left_s / _relative_speed(world, rows, kind)
 
 
-def _attained_gpu_s(view: WorldView) -> FloatArray:
-    attained_gpu_s: FloatArray = view.column("attained_gpu_s") + view.gpus * _elapsed_s(view)
-    return attained_gpu_s
-
-
-def _service_gpu_s(view: WorldView) -> FloatArray:
-    service_gpu_s: FloatArray = view.column("service_gpu_s") + view.gpus * _elapsed_s(view)
-    return service_gpu_s
-
-
 def _done_s(view: WorldView) -> FloatArray:
-    done_s: FloatArray = view.column("done_s") + view.column("rate") * _elapsed_s(view)
     world, rows, _, kind = view.source
+    done_s = view.cut(world.jobs.done_s) + view.cut(world.jobs.rate) * _elapsed_s(view)
     return done_s if kind is None else done_s / _relative_speed(world, rows, kind)
 
 
 def _crowd(view: WorldView) -> FloatArray:
     world = view.source[0]
     living = max(world.jobs.n, 1)
-    met_s = world.jobs.crowd_s + living * (view.now_s - world.now_s) - view.column("crowd_before_s")
+    met_s = world.jobs.crowd_s + living * (view.now_s - world.now_s) - view.cut(world.jobs.crowd_before_s)
     age_s = view.now_s - view.submit_s
     return np.where(age_s > 0, met_s / np.maximum(age_s, 1e-9) / living, 1.0)
 
 
 def _elapsed_s(view: WorldView) -> FloatArray:
-    elapsed_s: FloatArray = view.now_s - view.column("anchor_s")
-    return elapsed_s
+    return view.now_s - view.cut(view.source[0].jobs.anchor_s)
 
 
 def _relative_speed(world: World, rows: IntArray | None, kind: int) -> FloatArray:
@@ -181,13 +165,14 @@ def _outlooks(view: WorldView) -> tuple[SharedOutlook, ...]:
 
 _MADE = {
     "ids": _ids,
+    "gpus": lambda view: view.cut(view.source[0].jobs.held),
     "sizes": _sizes,
-    "max": lambda view: view.column("max") if view.source[2] is None else view.sizes.max,
+    "max": lambda view: view.cut(view.source[0].jobs.max) if view.source[2] is None else view.sizes.max,
     "size": _size,
     "speed": _speed,
     "remaining_s": _remaining_s,
-    "attained_gpu_s": _attained_gpu_s,
-    "service_gpu_s": _service_gpu_s,
+    "attained_gpu_s": lambda view: view.cut(view.source[0].jobs.attained_gpu_s) + view.gpus * _elapsed_s(view),
+    "service_gpu_s": lambda view: view.cut(view.source[0].jobs.service_gpu_s) + view.gpus * _elapsed_s(view),
     "done_s": _done_s,
     "crowd": _crowd,
     "restart_left_s": _restart_left_s,
@@ -224,12 +209,7 @@ class PartView(WorldView):
         if isinstance(column, np.ndarray):
             value: Any = column[part]
         elif isinstance(column, LegalSizes):
-            low, high, step, listed = (
-                column.min[part],
-                column.max[part],
-                column.step[part],
-                column.set_of[part],
-            )
+            low, high, step, listed = (column.min[part], column.max[part], column.step[part], column.set_of[part])
             value = LegalSizes(low, high, step, listed, column.sets, column.regular, column.rigid)
         elif isinstance(column, Curves):
             value = Curves(column.flat, column.start[part], column.last[part])

@@ -58,7 +58,6 @@ def named(names: list[str], most: int = 5) -> str:
 
 
 STUCK_AFTER_S = 900.0  # a gang that does not run after this long keeps GPUs from others; setup takes minutes
-_SINCE = {Phase.STARTING: "last_start_s", Phase.RESIZING: "last_resize_s", Phase.STOPPING: "last_stop_s"}
 _COUNT_ANEW = "start the server anew, which counts from the journal; please report this as a bug"
 _WORDS = {Phase.STARTING: "starting", Phase.RESIZING: "being resized", Phase.STOPPING: "being stopped"}
 
@@ -89,11 +88,16 @@ def check_gangs(world: World, now_s: float) -> Iterator[Finding]:
 def stuck_gangs(world: World, now_s: float) -> Iterator[tuple[JobId, Phase, float]]:
     """Jobs that are on their way for too long, what they are about, and since when."""
     jobs = world.jobs
+    since = {
+        Phase.STARTING: jobs.last_start_s,
+        Phase.RESIZING: jobs.last_resize_s,
+        Phase.STOPPING: jobs.last_stop_s,
+    }
     for row, number in enumerate(jobs.phase.tolist()):
         phase = Phase(number)
-        if phase not in _SINCE:
+        if phase not in since:
             continue
-        since_s = jobs.column(_SINCE[phase]).item(row)
+        since_s = since[phase].item(row)
         if math.isfinite(since_s) and now_s - since_s > STUCK_AFTER_S:
             yield jobs.ids[row], phase, since_s
 

@@ -429,7 +429,7 @@ def worth_of_move(draft: PlacementAttempt, row: int, before: Placement, after: P
     job = draft.world.jobs.jobs[row]
     speeds = draft.speed(job, before), draft.speed(job, after)
     if row in draft.placements:
-        return Worth((_worth(draft, row, *speeds, 0.0).gain_s, 0.0))
+        return Worth(_worth(draft, row, *speeds, 0.0).gain_s, 0.0)
     return _worth(draft, row, *speeds, lost_work_s(draft.world, row, draft.now_s))
 
 

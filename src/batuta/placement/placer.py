@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.placer import EVERYWHERE, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
@@ -36,7 +36,6 @@ from batuta.placement.sharing import place_share
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
 ChooseNodes: TypeAlias = Callable[[ClusterState, Job, int, int], list[Part] | None]
-PHASE, GPUS, GPU_TYPE = (JobTable.I[name] for name in ("phase", "gpus", "gpu_type"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,8 @@ class _Work:
 
     @staticmethod
     def sorted_from(world: World, targets: Sequence[Target]) -> _Work:
-        work, placements, cell = _Work(), world.jobs.placements, world.jobs.cells()[1].item
+        work, jobs = _Work(), world.jobs
+        placements, phase, gpu_type, held = jobs.placements, jobs.phase.item, jobs.gpu_type.item, jobs.held.item
         for target in targets:
             row, gpus, kind = target
             if placements[row] is None:
@@ -93,13 +93,13 @@ class _Work:
                     work.starts.append(target)
             elif not gpus:
                 work.stops.append(target)
-            elif cell(PHASE, row) == BROKEN:
+            elif phase(row) == BROKEN:
                 work.repairs.append(target)
-            elif cell(GPU_TYPE, row) != kind:
+            elif gpu_type(row) != kind:
                 work.exchanges.append(target)
-            elif cell(GPUS, row) < gpus:
+            elif held(row) < gpus:
                 work.grows.append(target)
-            elif cell(GPUS, row) > gpus:
+            elif held(row) > gpus:
                 work.shrinks.append(target)
         return work
 

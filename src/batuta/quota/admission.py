@@ -22,15 +22,15 @@ from batuta.core.quota import DEFAULT_QUEUE, Flavors, rest_of
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.cache import AdmissionCache, AdmissionResult, Admissions, CacheEntry, EndOrder, Fingerprints
-from batuta.quota.cycle import Preempted, Scheduler
+from batuta.quota.cycle import Scheduler
 from batuta.quota.growth import Growers, grow
-from batuta.quota.nominal_quota import NominalQuotaAdmission
-from batuta.quota.preemption import PreemptionReason, evict_over_quota
+from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
+from batuta.quota.preemption import PreemptionReason, PreemptionTarget, evict_over_quota
 from batuta.quota.reasons import ReasonTexts, Refusal, about_rest, reason_for
 from batuta.quota.reservation import EndComparison, Reservations
-from batuta.quota.snapshot import AdmittedJobs, JobWorkloads, QuotaState, Scope, Snapshot
+from batuta.quota.snapshot import JobWorkloads, QuotaState, Scope, Snapshot
 from batuta.quota.tree import QuotaTree
-from batuta.quota.workload import PendingQueue, QuotaRequests, ResolvedQueue, Workload, resolve_queues
+from batuta.quota.workload import QuotaRequests, ResolvedQueue, Workload, resolve_queues
 
 _EVICTED = {
     PreemptionReason.WITHIN_QUEUE: Reason.PUSHED_ASIDE,
@@ -62,7 +62,7 @@ class SchedulingCycle:
         self._workloads = JobWorkloads(
             world, now_s, tree, self._snapshot, fingerprints.without, fingerprints.patience_s
         )
-        self._state = QuotaState(world.effective_quota, tree, AdmittedJobs(self._workloads))
+        self._state = QuotaState(world.effective_quota, tree, self._workloads)
         self._reservations = Reservations(self._state, self._workloads.ends_s, self._workloads.releases)
         self._nominal_quota = NominalQuotaAdmission(self._snapshot, self._state, self._reservations, self._workloads)
         self._cap: IntArray = world.jobs.max.copy()
@@ -83,7 +83,7 @@ class SchedulingCycle:
         # 3. … and cycles over the heads of all queues give out the rest, by borrowing and preemption.
         refusals: dict[Hashable, Refusal] = {}
         for waiting in self._pending_queues():
-            scheduler = Scheduler(self._state, self._reservations, waiting)
+            scheduler = Scheduler(self._state, waiting, self._reservations)
             scheduler.settle(self._nominal_quota.let_in, self._preempt)
             refusals.update(scheduler.refusals)
         self._refuse_the_rest(refusals)
@@ -211,21 +211,20 @@ class SchedulingCycle:
         for row in waiting:
             if row in self._workloads.without:
                 continue
-            reserved = delaying.get(row)
-            if reserved is not None:
-                self._refused[row] = words.of(reserved, kept=True)
+            if row in delaying:
+                self._refused[row] = words.of(delaying[row], kept=True)
             else:
                 self._refused[row] = words.of(told.get(row) or refusals.get(row))
 
-    def _preempt(self, preempted: Preempted) -> None:
-        workload = preempted.workload
+    def _preempt(self, target: PreemptionTarget, by: Workload) -> None:
+        workload = target.workload
         if self._workloads.new[workload.queue.name].pop(workload.row, None) is not None:
             # A job that got quota a moment ago had not started yet: it waits on. If it were looked at again
             # in this cycle, the two could go on preempting each other.
             self._cap[workload.row] = 0
             self._refused[workload.row] = (Reason.BEHIND_ANOTHER, ())
             return
-        self._evict(workload, _EVICTED[preempted.reason])
+        self._evict(workload, _EVICTED[target.reason])
 
     def _evict(self, workload: Workload, reason: Reason) -> None:
         """A job has to give all its GPUs up. It is not looked at again in this cycle."""
@@ -304,7 +303,9 @@ class _Admission:
         for rows, new, _ in served:
             flavors.update(zip(rows, new.flavors, strict=True))
         wishes = self._wishes(flavors)
-        allowed = self._caps()
+        allowed = self._world.jobs.max.copy()
+        for tree, results in self._results.items():
+            allowed[self._fingerprints.rows[tree]] = results.cap
         gpu_type = self._types(allowed)
         # What could not be placed even if it were alone is no reason to keep quota from others.
         cap, _ = within_reach(self._world, allowed, gpu_type, wishes)
@@ -356,7 +357,6 @@ class _Admission:
         }
         for one in self._cycles:
             cache.entries.update(one.as_cache_entries(self._results))
-        cache.drop_finished(self._world)
 
     def _served(self) -> list[tuple[list[int], Admissions, bool]]:
         """Those who get quota, queue by queue: their rows, what they get, and whether that is contested."""
@@ -368,23 +368,21 @@ class _Admission:
                 found.append(([*map(self._rows[tree].__getitem__, new.places)], new, results.contested))
         return found
 
-    def _caps(self) -> IntArray:
-        cap: IntArray = self._world.jobs.max.copy()
-        for tree, results in self._results.items():
-            cap[self._fingerprints.rows[tree]] = results.cap
-        return cap
-
     def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, NodeRequirements]:
         """What those want of nodes whose flavors are good for some only."""
         jobs, found = self._world.jobs.jobs, dict[int, NodeRequirements]()
-        if any(flavor.node_labels or flavor.tolerations for flavor in self._world.effective_quota.flavors):
-            admitted_before = {
-                self._rows[tree][place]: flavors
-                for tree, results in self._results.items()
-                for place, flavors in results.admitted
-            }
-            requests = QuotaRequests(self._world, self._tree)
-            for row, flavors in (admitted_before | dict(new)).items():
+        flavors_of = self._world.effective_quota.flavors
+        choosy = {flavor.name for flavor in flavors_of if flavor.node_labels or flavor.tolerations}
+        if not choosy:
+            return found
+        admitted_before = {
+            self._rows[tree][place]: flavors
+            for tree, results in self._results.items()
+            for place, flavors in results.admitted
+        }
+        requests = QuotaRequests(self._world, self._tree)
+        for row, flavors in (admitted_before | dict(new)).items():
+            if any(name in choosy for _, name in flavors):
                 wishes = requests.where(jobs[row], flavors)
                 if wishes is not None:
                     found[row] = wishes

@@ -13,12 +13,11 @@ import numpy as np
 from batuta.core.admission import Budget
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.eligibility import in_motion_or_left_alone, withheld
-from batuta.core.job import Job, JobId
 from batuta.core.quota import Flavors, Quota
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.preemption import predicted_ends_s
-from batuta.quota.tree import Amounts, QuotaTree
+from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import FlavorOptions, QuotaRequest, ResolvedQueue, options_of
 
 
@@ -32,10 +31,7 @@ class Admissions(NamedTuple):
 
 @dataclass(slots=True)
 class AdmissionResult:
-    """Everything that is said to the jobs of a tree.
-
-    Jobs have a place among those of their tree, the oldest first: that stays when rows are numbered anew.
-    """
+    """What is said to the jobs of a tree, each by its place in it: that stays when rows are numbered anew."""
 
     cap: IntArray
     refused: list[int]
@@ -146,10 +142,7 @@ class Fingerprints:
 
 
 class EndOrder(NamedTuple):
-    """What the answers owe to the clock: who will have ended before whom.
-
-    Jobs are meant by their place in the tree.
-    """
+    """What the answers owe to the clock: who will have ended before whom. Jobs are meant by their place in the tree."""
 
     running: IntArray
     """Those who will give quota back, as they are listed, …"""
@@ -205,8 +198,6 @@ class AdmissionCache:
     """By queue: the number of its flavor options."""
     alike: dict[tuple[object, ...], QuotaRequest] = field(default_factory=dict)
     """What jobs that are alike ask for: the very same, whenever they came, for as long as nodes stay."""
-    uses: dict[JobId, tuple[Job, Flavors, int, Amounts]] = field(default_factory=dict)
-    """By job that ran: what it uses, given this request, these flavors and this size."""
     entries: dict[int, CacheEntry] = field(default_factory=dict)
     """By number of a tree of cohorts: its last result."""
     number_of: dict[str, int] = field(default_factory=dict)
@@ -218,7 +209,7 @@ class AdmissionCache:
         if self._tree is None or self._tree[0] is not quota:
             tree = QuotaTree(quota)
             self._tree = quota, tree
-            self.resolved_queues, self.options_of, self.alike, self.uses, self.entries = {}, {}, {}, {}, {}
+            self.resolved_queues, self.options_of, self.alike, self.entries = {}, {}, {}, {}
             number: dict[FlavorOptions, int] = {}
             for queue in quota.cluster_queues:
                 self.options_of[queue.name] = number.setdefault(options_of(queue), len(number))
@@ -231,13 +222,7 @@ class AdmissionCache:
 
     def check_nodes(self, world: World) -> None:
         """If nodes could give more or less to some jobs than before, no answer holds any more."""
-        before, now = self._reach, list(world.reach.values())
+        before, now = self._reach, list(world.caches.reach.values())
         if len(now) < len(before) or not all(map(is_, before, now)):
             self.alike, self.entries = {}, {}
         self._reach = now
-
-    def drop_finished(self, world: World) -> None:
-        """Jobs that are over are forgotten when they are as many as those that live."""
-        living = world.jobs.key_of
-        if len(self.uses) > 2 * len(living):
-            self.uses = {job: known for job, known in self.uses.items() if job in living}

@@ -6,15 +6,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from batuta.core.quota import Reclaim, Strategy
+from batuta.core.quota import Reclaim
 from batuta.quota.fair_sharing import Share, with_added
 from batuta.quota.flavors import Assignment, Mode
-from batuta.quota.preemption import PreemptionReason, PreemptionTarget
+from batuta.quota.nominal_quota import PendingQueue
+from batuta.quota.preemption import PreemptionTarget
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import PendingQueue, Workload
+from batuta.quota.workload import Workload
 
 
 class Outcome(Enum):
@@ -123,9 +124,7 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
 
 
 def _in_fair_order(state: QuotaState, entries: list[Entry]) -> Iterator[Entry]:
-    """Those that don't borrow first, then the smallest share: at each level of the tree, and anew after each
-    that was served.
-    """
+    """Those that don't borrow first, then the smallest share at each level; anew after each that was served."""
     by_root: dict[Node, dict[Node, Entry]] = {}
     for entry in entries:
         by_root.setdefault(entry.workload.queue.root, {})[entry.workload.queue] = entry
@@ -158,30 +157,18 @@ MOST_CYCLES = 100_000
 MOST_RESUMED = 64
 """So often a search for flavors goes on where it ended, in case it never comes to the end of all at once."""
 _SERVED = (Outcome.ADMITTED, Outcome.PREEMPTING)
-
-
-@dataclass(frozen=True, slots=True)
-class Preempted:
-    """A preempted workload, for which other one, and why."""
-
-    workload: Workload
-    by: Workload
-    reason: PreemptionReason
+OnAdmit = Callable[[Workload], None]
+OnPreempt = Callable[[PreemptionTarget, Workload], None]
+"""Is told who was preempted, and for which other workload."""
 
 
 class Scheduler:
     """Runs scheduling cycles over the heads of pending queues until none of them can be served."""
 
     def __init__(
-        self,
-        state: QuotaState,
-        reservations: Reservations | None = None,
-        pending_queues: Mapping[str, PendingQueue] | None = None,
+        self, state: QuotaState, pending_queues: Mapping[str, PendingQueue], reservations: Reservations | None = None
     ) -> None:
-        self.state, self._reservations = state, reservations
-        self._pending_queues: Mapping[str, PendingQueue] = pending_queues or {
-            queue.name: PendingQueue(queue.strategy is Strategy.STRICT_FIFO) for queue in state.quota.cluster_queues
-        }
+        self.state, self._pending_queues, self._reservations = state, pending_queues, reservations
         self.refusals: dict[Hashable, Refusal] = {}
         """Why those who wait do, by key. Who may not overtake another is never looked at, and not in here."""
 
@@ -192,25 +179,15 @@ class Scheduler:
         """Quota was released: workloads that share a cohort with it are looked at again."""
         if self._reservations is not None:
             self._reservations.forget_delays(node.root)
-        below = [node.root]
-        while below:
-            one = below.pop()
-            below.extend(one.children)
-            if one.is_queue and one.name in self._pending_queues:
-                self._pending_queues[one.name].wake()
+        for queue in node.root.queues():
+            if queue.name in self._pending_queues:
+                self._pending_queues[queue.name].wake()
 
-    def settle(
-        self,
-        on_admit: Callable[[Workload], None],
-        on_preempt: Callable[[Preempted], None],
-    ) -> None:
-        """Runs cycles until no workload can be served.
-
-        `on_preempt` learns of each preempted workload, and may make it pending again.
-        """
+    def settle(self, on_admit: OnAdmit, on_preempt: OnPreempt) -> None:
+        """Runs cycles until no workload can be served; `on_preempt` may make one pending again."""
         again = True
         for _ in range(MOST_CYCLES):
-            busy = [pending for pending in self._pending_queues.values() if pending.first or len(pending)]
+            busy = [pending for pending in self._pending_queues.values() if pending.first or pending.waiting]
             heads = [workload for pending in busy if (workload := self._head(pending)) is not None]
             if not heads:
                 return
@@ -233,33 +210,33 @@ class Scheduler:
             return first
         if pending.prechecks is not None:
             pending.prechecks.reset()
-        while (workload := pending.pop()) is not None:
-            if pending.strict:
-                if workload.unplaceable:
-                    pending.put(workload)
-                    return None
-                return workload
-            refusal = pending.why_inadmissible(workload)
+        if pending.strict:
+            return self._strict_head(pending)
+        waiting, why_inadmissible, set_aside = pending.waiting, pending.why_inadmissible, pending.inadmissible.append
+        while waiting:
+            one = waiting.pop()
+            priority, _, key = one
+            refusal = why_inadmissible(priority, key)
             if refusal is not None:
-                self.refusals[workload.key] = refusal
+                self.refusals[key] = refusal
             else:
-                pending.nominated.add(workload.key)
-                if not workload.unplaceable and not self._would_delay(workload):
-                    return workload
-            pending.inadmissible[workload.key] = workload
+                pending.nominated.add(key)
+                if key not in pending.unplaceable and not self._would_delay(pending, key):
+                    return pending.workload(key)
+            set_aside(one)
         return None
 
-    def _would_delay(self, workload: Workload) -> bool:
+    def _strict_head(self, pending: PendingQueue) -> Workload | None:
+        if not pending.waiting or pending.waiting[-1][2] in pending.unplaceable:
+            return None
+        return pending.workload(pending.waiting.pop()[2])
+
+    def _would_delay(self, pending: PendingQueue, key: Hashable) -> bool:
         return self._reservations is not None and self._reservations.would_delay(
-            workload.queue, workload.shape, workload.key
+            pending.queue, pending.shape_of(key), key
         )
 
-    def _act(
-        self,
-        entries: Iterable[Entry],
-        on_admit: Callable[[Workload], None],
-        on_preempt: Callable[[Preempted], None],
-    ) -> bool:
+    def _act(self, entries: Iterable[Entry], on_admit: OnAdmit, on_preempt: OnPreempt) -> bool:
         """Carries a cycle's outcome out; whether anything came of it."""
         progress = False
         # Whatever is given back comes last, so that it wakes also those who stand aside since this cycle.
@@ -277,7 +254,7 @@ class Scheduler:
                 continue
             self.refusals[workload.key] = entry.refusal
             if entry.outcome is Outcome.WAITS and not pending.strict:
-                pending.inadmissible[workload.key] = workload
+                pending.set_aside(workload)
                 if self._reservations is None or workload.key not in self._reservations.delaying:
                     # Another one just like it fares no better, unless it is a question of how long it runs.
                     pending.refuse(workload, entry.refusal)
@@ -290,7 +267,7 @@ class Scheduler:
                 for target in entry.targets:
                     self.state.release(target.workload)
                     self.wake(target.workload.queue)
-                    on_preempt(Preempted(target.workload, workload, target.reason))
+                    on_preempt(target, workload)
                 if workload.has_preempted:
                     # What was freed for it went to others, whom it preempted again: now it has it at once.
                     pending.first = None

@@ -158,11 +158,7 @@ class FairSharingPreemption:
         return False
 
     def _push(
-        self,
-        context: PreemptionContext,
-        workload: Workload,
-        reason: PreemptionReason,
-        gone: list[PreemptionTarget],
+        self, context: PreemptionContext, workload: Workload, reason: PreemptionReason, gone: list[PreemptionTarget]
     ) -> bool:
         """Takes one away; whether the workload fits now, without what was added for the comparison."""
         workload.queue.remove(workload.usage)
@@ -247,16 +243,14 @@ def _below_common(one: Node, other: Node) -> tuple[Node, Node]:
 
 
 def with_added(node: Node, amounts: Amounts, shares: Shares) -> list[tuple[bool, Share]]:
-    """On the way up from a queue to the root, if so much more were used: whether a node would borrow of
-    these, and its share.
-    """
+    """By node from a queue to the root, with so much more in use: whether it would borrow, and its share."""
     node.add(amounts)
-    found = [(_borrows_of(one, amounts), shares.of(one)) for one in (node, *node.path())]
+    found = [
+        (
+            one.parent is not None and any(amount > 0 and one.borrows_with(fr, 0) for fr, amount in amounts.items()),
+            shares.of(one),
+        )
+        for one in (node, *node.path())
+    ]
     node.remove(amounts)
     return found
-
-
-def _borrows_of(node: Node, amounts: Amounts) -> bool:
-    if node.parent is None:
-        return False
-    return any(amount > 0 and node.borrows_with(fr, 0) for fr, amount in amounts.items())

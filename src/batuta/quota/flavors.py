@@ -26,8 +26,6 @@ from batuta.quota.reasons import Refusal, Why
 from batuta.quota.tree import Amounts, Node, QuotaTree
 from batuta.quota.workload import PODS, FlavorChoice, PodSet, Workload
 
-_FENCES = ("NoSchedule", "NoExecute")
-
 
 class Mode(IntEnum):
     """How well a flavor would do, from not at all to at once."""
@@ -165,10 +163,7 @@ class FlavorAssigner:
         pods: PodSet,
         wanted: dict[str, int],
     ) -> _Try | None:
-        """The best flavor of a group; None, and the reason in `result`, when none will do.
-
-        It goes on behind the flavor at which the last search for this workload ended.
-        """
+        """The best flavor of a group behind the one where the last search ended; None, with the reason in `result`."""
         best: _Try | None = None
         refusals: list[Refusal] = []
         number, ended = len(result.tried) - 1, -1
@@ -264,7 +259,7 @@ class FlavorAssigner:
             return False
         tolerations = (*pods.tolerations, *flavor.tolerations)
         for taint in flavor.node_taints:
-            if taint.effect in _FENCES and not any(one.tolerates(taint) for one in tolerations):
+            if taint.keeps_out and not any(one.tolerates(taint) for one in tolerations):
                 return False
         labels = dict(flavor.node_labels)
         return all(labels[key] == value for key, value in pods.node_labels if key in labels)

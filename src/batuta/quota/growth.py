@@ -61,10 +61,7 @@ class _Group:
 
 
 def grow(world: World, state: QuotaState, growers: Iterable[Growers], cap: IntArray) -> list[tuple[Node, Budget]]:
-    """Budgets for those that cannot all have what they may have alone, with their queues.
-
-    The usage in the tree is changed.
-    """
+    """Budgets of queues whose jobs cannot all grow to what each may have alone. Changes the usage in the tree."""
     low = world.jobs.min
     groups = _grouped(world, state, growers, cap - low, low)
     # 0. No job grows at the cost of a job that would lose its work by it, …
@@ -113,9 +110,6 @@ def _grouped(
 
 def _alike(flavors_of: Mapping[int, Flavors]) -> dict[Flavors, list[int]]:
     """Rows by flavors."""
-    if len(set(map(id, flavors_of.values()))) == 1:
-        # Mostly all have the very same, which is seen sooner than that it is equal.
-        return {next(iter(flavors_of.values())): list(flavors_of)}
     found: dict[Flavors, list[int]] = {}
     for row, flavors in flavors_of.items():
         found.setdefault(flavors, []).append(row)

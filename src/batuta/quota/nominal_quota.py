@@ -1,4 +1,4 @@
-"""Nominal quota first: jobs that fit within what their own queue has, one pending queue at a time.
+"""Pending queues, and nominal quota first: jobs that fit within what their own queue has, queue by queue.
 
 Nothing is borrowed or preempted here, so no queue's answer depends on another's, and what is lent
 afterwards is not wanted by its owner at the same moment. Thousands of jobs are served here, so it is terse.
@@ -6,14 +6,17 @@ afterwards is not wanted by its owner at the same moment. Thousands of jobs are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple
+from bisect import insort
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from batuta.quota.reasons import Refusal
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import PendingQueue, QuotaRequest, Workload
+from batuta.quota.workload import QuotaRequest, Workload
 
 
 class Served(NamedTuple):
@@ -78,28 +81,12 @@ def _free(queue: Node, fr: int) -> int:
 
 
 class QueuePrechecks:
-    """Who of one queue cannot be served now.
+    """Who of one queue cannot be served now; what holds for one holds for others until usage changes."""
 
-    Most jobs that wait are answered here, so what is found out for one holds for the others until something
-    changes in what is used.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        snapshot: Snapshot,
-        state: QuotaState,
-        reservations: Reservations,
-        workloads: JobWorkloads,
-    ) -> None:
+    def __init__(self, name: str, snapshot: Snapshot, state: QuotaState, reservations: Reservations) -> None:
         self.queue = state.tree.queues[name]
         self._cluster_queue = snapshot.cluster_queues[name]
-        self._snapshot, self._state, self._reservations, self._workloads = (
-            snapshot,
-            state,
-            reservations,
-            workloads,
-        )
+        self._snapshot, self._state, self._reservations = snapshot, state, reservations
         self._most: dict[tuple[int, int], int] = {}
         """By priority and flavor resource: more than this no job could have now."""
         self._short: dict[int, Refusal] = {}
@@ -110,15 +97,10 @@ class QueuePrechecks:
         self._most.clear()
         self._short.clear()
 
-    def why_inadmissible(self, row: int) -> Refusal | None:
-        """Why a job cannot have quota now, where that takes no search.
-
-        It would have to borrow what is not there, however many of its own queue were preempted for it.
-        """
-        request = self._snapshot.request_of[row]
-        if not self._cluster_queue.prechecked or len(request.kinds) != 1 or row in self._workloads.without:
+    def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None:
+        """Why such a job cannot have quota, whoever of its queue is preempted: it could not borrow enough."""
+        if not self._cluster_queue.prechecked or len(request.kinds) != 1:
             return None
-        priority = self._snapshot.priorities[row]
         for fr, amount in request.usage.items():
             most = self._most.get((priority, fr))
             if most is None:
@@ -143,18 +125,104 @@ class QueuePrechecks:
         return known
 
 
+Pending = tuple[int, int, Hashable]
+"""A workload in its queue: its priority, its place (negated) and its key. The largest is at the head."""
+
+
+@dataclass(slots=True)
+class PendingQueue:
+    """The workloads of one cluster queue that wait. Each is made of its key only when it is nominated."""
+
+    queue: Node
+    strict: bool
+    make: Callable[[Any], Workload]
+    """Makes a workload of its key."""
+    shape_of: Callable[[Any], Hashable]
+    """By key: workloads of equal shape are answered alike."""
+    waiting: list[Pending] = field(default_factory=list)
+    unplaceable: Set[Hashable] = frozenset()
+    """There is no place for these now, so they get no quota. In a strict queue no other overtakes them yet."""
+    prechecks: QueuePrechecks | None = None
+    inadmissible: list[Pending] = field(default_factory=list)
+    refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
+    """By shape: the priority that was refused since something was given back, and why."""
+    asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
+    """The same by request, of those who were nominated."""
+    nominated: set[Hashable] = field(default_factory=set)
+    """Those who have been at the head of the queue: prechecks are for the others."""
+    made: dict[Hashable, Workload] = field(default_factory=dict)
+    """By key: a workload knows how far the search for its flavors has come."""
+    first: Workload | None = None
+    """The workload for which others were just preempted: it goes first, before a third one takes that."""
+
+    def put(self, workload: Workload) -> None:
+        self.made[workload.key] = workload
+        insort(self.waiting, _pending(workload))
+
+    def set_aside(self, workload: Workload) -> None:
+        """Until quota is released."""
+        self.inadmissible.append(_pending(workload))
+
+    def workload(self, key: Hashable) -> Workload:
+        found = self.made.get(key)
+        if found is None:
+            found = self.made[key] = self.make(key)
+        return found
+
+    def refuse(self, workload: Workload, refusal: Refusal) -> None:
+        """Remembers what was said to this one, for others just like it."""
+        self.refused[workload.shape] = (workload.priority, refusal)
+        if workload.request is not None:
+            self.asked[workload.request] = workload.priority, refusal
+
+    def why_inadmissible(self, priority: int, key: Hashable) -> Refusal | None:
+        """Why a workload need not be nominated: one like it, or one that asks for less, was refused."""
+        shape = self.shape_of(key)
+        known = self.refused.get(shape)
+        if known is None:
+            if self.prechecks is None or key in self.nominated:
+                return None
+            known = self._precheck(self.prechecks, priority, key, shape)
+            if known is None:
+                return None
+            self.refused[shape] = known
+        return known[1] if priority <= known[0] else None
+
+    def _precheck(
+        self, prechecks: QueuePrechecks, priority: int, key: Hashable, request: Hashable
+    ) -> tuple[int, Refusal] | None:
+        assert isinstance(request, QuotaRequest)
+        if key not in self.unplaceable and (found := prechecks.why_inadmissible(priority, request)) is not None:
+            return priority, found
+        for other, (least, refusal) in self.asked.items():
+            if priority <= least and request.requests_no_less_than(other):
+                return least, request.as_its_own(refusal)
+        return None
+
+    def wake(self) -> None:
+        """Quota was released: every workload is looked at again."""
+        for _, _, key in self.waiting:
+            if key in self.made:
+                # A flavor that its search has passed may be free now.
+                self.made[key].tried = ()
+        self.waiting += self.inadmissible
+        self.waiting.sort()
+        self.inadmissible.clear()
+        self.refused.clear()
+        self.asked.clear()
+
+
+def _pending(workload: Workload) -> Pending:
+    return workload.priority, -workload.place, workload.key
+
+
 class NominalQuotaAdmission:
     """Admits what fits in the nominal quota of each queue, and leaves the rest to the scheduling cycles."""
 
     def __init__(
         self, snapshot: Snapshot, state: QuotaState, reservations: Reservations, workloads: JobWorkloads
     ) -> None:
-        self._snapshot, self._state, self._reservations, self._workloads = (
-            snapshot,
-            state,
-            reservations,
-            workloads,
-        )
+        self._snapshot, self._state, self._reservations, self._workloads = (snapshot, state, reservations, workloads)
         self._prechecks_of: dict[str, QueuePrechecks] = {}
         self.told: dict[int, Refusal] = {}
         """Why jobs wait for which quota is reserved."""
@@ -172,11 +240,17 @@ class NominalQuotaAdmission:
 
     def pending(self, name: str) -> PendingQueue:
         """Those of a queue who need a closer look."""
-        cq, queue = self._snapshot.cluster_queues[name], self._state.tree.queues[name]
-        pending = PendingQueue(cq.strict, None if cq.strict else self._prechecks(name))
-        for row in cq.waiting:
-            pending.put(self._workloads.waiting(row, queue))
-        return pending
+        cq, priorities = self._snapshot.cluster_queues[name], self._snapshot.priorities
+        queue = self._state.tree.queues[name]
+        return PendingQueue(
+            queue,
+            cq.strict,
+            partial(self._workloads.waiting, queue),
+            self._snapshot.request_of.__getitem__,
+            [(priorities[row], -row, row) for row in reversed(cq.waiting)],
+            self._workloads.without,
+            None if cq.strict else self._prechecks(name),
+        )
 
     def let_in(self, workload: Workload) -> None:
         """Notes that a workload has got its quota."""
@@ -186,7 +260,7 @@ class NominalQuotaAdmission:
         """Serves each pending queue from what belongs to its queue."""
         for name, cq in self._snapshot.cluster_queues.items():
             if cq.waiting:
-                self._serve_pending(name, cq.waiting, self._workloads.blocks if not cq.strict else _always)
+                self._serve_pending(name, cq.waiting, (lambda row: True) if cq.strict else self._workloads.blocks)
 
     def _serve_due(self) -> None:
         """Looks at jobs that have waited long, and let no other pass, before any job may borrow.
@@ -213,7 +287,7 @@ class NominalQuotaAdmission:
                 self._reservations.cancel(queue)
                 if self._passes_by(name, first):
                     continue
-                workload = self._workloads.waiting(first[-1], queue)
+                workload = self._workloads.waiting(queue, first[-1])
                 if (found := state.fit(workload)) is not None:
                     state.admit(workload, found)
                     self.let_in(workload)
@@ -222,19 +296,16 @@ class NominalQuotaAdmission:
                     pending_queues.add(name)
 
     def _passes_by(self, name: str, first: list[int]) -> bool:
-        """Whether the last of the `first` can get nothing now.
-
-        Then what is left is reserved for it, and the queue goes on.
-        """
-        prechecks = self._prechecks(name)
+        """Whether the last of the `first` can get nothing now: it gets a reservation, and the queue goes on."""
+        prechecks, row = self._prechecks(name), first[-1]
         prechecks.reset()
-        refusal = prechecks.why_inadmissible(first[-1])
+        refusal = prechecks.why_inadmissible(self._snapshot.priorities[row], self._snapshot.request_of[row])
         if refusal is None:
             return False
         # In its own numbers, not in those that count what is reserved for it as used.
         self.told[first[-1]] = refusal
         self._keep_for(first[-1], name)
-        self._serve_pending(name, self._snapshot.cluster_queues[name].waiting[len(first) :], _never, first)
+        self._serve_pending(name, self._snapshot.cluster_queues[name].waiting[len(first) :], lambda row: False, first)
         return True
 
     def _blocked(self, name: str) -> list[int]:
@@ -251,11 +322,7 @@ class NominalQuotaAdmission:
             self._reservations.reserve(queue, request.usage)
 
     def _serve_pending(
-        self,
-        name: str,
-        rows: list[int],
-        stops: Callable[[int], bool],
-        first: list[int] | None = None,
+        self, name: str, rows: list[int], stops: Callable[[int], bool], first: list[int] | None = None
     ) -> None:
         """Serves rows of a queue that stand behind the `first` ones."""
         snapshot, node = self._snapshot, self._state.tree.queues[name]
@@ -269,14 +336,6 @@ class NominalQuotaAdmission:
     def _prechecks(self, name: str) -> QueuePrechecks:
         found = self._prechecks_of.get(name)
         if found is None:
-            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations, self._workloads)
+            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations)
             self._prechecks_of[name] = found
         return found
-
-
-def _always(row: int) -> bool:
-    return True
-
-
-def _never(row: int) -> bool:
-    return False

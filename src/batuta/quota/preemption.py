@@ -287,9 +287,7 @@ def _evict_from(state: QuotaState, node: Node, fr: int, may_go: Callable[[Worklo
 
 
 def _over_quota_queues(node: Node, fr: int) -> list[Node]:
-    """The queues to take from: the queue itself if it is above its own limit, else those that borrow from
-    the cohort that is short.
-    """
+    """The queue itself if it is above its own limit, else those that borrow from the cohort that is short."""
     limits = node.limits.get(fr)
     own = node.subtree.get(fr, 0)
     if node.parent is None or (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from batuta.core.plan import Decision
@@ -105,10 +106,7 @@ def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = Fals
     return reason, numbers
 
 
-_OF_REST = {
-    Reason.EXCEEDS_QUOTA: Reason.EXCEEDS_REST,
-    Reason.QUOTA_EXHAUSTED: Reason.REST_EXHAUSTED,
-}
+_OF_REST = {Reason.EXCEEDS_QUOTA: Reason.EXCEEDS_REST, Reason.QUOTA_EXHAUSTED: Reason.REST_EXHAUSTED}
 
 
 def about_rest(quota: Quota, reason: Reason, evidence: Evidence) -> tuple[Reason, Evidence]:
@@ -146,46 +144,33 @@ RESERVED = "QuotaReserved"
 NO_PLACE = "TopologyPlacementFailed"
 ON_HOLD = "OnHold"
 
-_QUOTA: dict[Reason, Why] = {
-    Reason.QUOTA_EXHAUSTED: Why.WAITING_FOR_QUOTA,
-    Reason.QUOTA_SHORT_OF_CPUS: Why.WAITING_FOR_QUOTA,
-    Reason.QUOTA_SHORT_OF_MEMORY: Why.WAITING_FOR_QUOTA,
-    Reason.QUOTA_SHORT_OF_PODS: Why.WAITING_FOR_QUOTA,
-    Reason.KEPT_FOR_ANOTHER: Why.WAITING_FOR_QUOTA,
-    Reason.PUSHED_ASIDE: Why.WAITING_FOR_QUOTA,
-    Reason.RECLAIMED: Why.WAITING_FOR_QUOTA,
-    Reason.SHARED_OUT: Why.WAITING_FOR_QUOTA,
-    Reason.QUOTA_CUT: Why.WAITING_FOR_QUOTA,
-    Reason.REST_EXHAUSTED: Why.WAITING_FOR_QUOTA,
-    Reason.EXCEEDS_QUOTA: Why.EXCEEDS_MAX_QUOTA,
-    Reason.EXCEEDS_REST: Why.EXCEEDS_MAX_QUOTA,
-    Reason.NO_MATCHING_FLAVOR: Why.NO_MATCHING_FLAVOR,
-    Reason.QUEUE_HELD: Why.SUSPENDED,
-    Reason.QUEUE_LEAVES: Why.SUSPENDED,
-    Reason.QUEUE_DRAINED: Why.SUSPENDED,
-    Reason.QUEUE_MISSING: Why.MISCONFIGURED,
-    Reason.BEHIND_ANOTHER: Why.PENDING_EVALUATION,
+_OF_QUOTA: dict[Why, tuple[Reason, ...]] = {
+    Why.WAITING_FOR_QUOTA: (
+        *(Reason.QUOTA_EXHAUSTED, Reason.QUOTA_SHORT_OF_CPUS, Reason.QUOTA_SHORT_OF_MEMORY, Reason.QUOTA_SHORT_OF_PODS),
+        *(Reason.KEPT_FOR_ANOTHER, Reason.PUSHED_ASIDE, Reason.RECLAIMED, Reason.SHARED_OUT, Reason.QUOTA_CUT),
+        Reason.REST_EXHAUSTED,
+    ),
+    Why.EXCEEDS_MAX_QUOTA: (Reason.EXCEEDS_QUOTA, Reason.EXCEEDS_REST),
+    Why.NO_MATCHING_FLAVOR: (Reason.NO_MATCHING_FLAVOR,),
+    Why.SUSPENDED: (Reason.QUEUE_HELD, Reason.QUEUE_LEAVES, Reason.QUEUE_DRAINED),
+    Why.MISCONFIGURED: (Reason.QUEUE_MISSING,),
+    Why.PENDING_EVALUATION: (Reason.BEHIND_ANOTHER,),
 }
-_OTHERS: dict[Reason, str] = {
+_OTHERS: dict[str, tuple[Reason, ...]] = {
     # Quota is not in the way, but there is no place: nothing that cannot be placed holds quota.
-    Reason.WAITING_FOR_GPUS: NO_PLACE,
-    Reason.HELD_BACK: NO_PLACE,
-    Reason.FRAGMENTED: NO_PLACE,
-    Reason.TOPOLOGY_UNMET: NO_PLACE,
-    Reason.SHORT_OF_CPU_OR_MEMORY: NO_PLACE,
-    Reason.WAITING_FOR_CPU: NO_PLACE,
-    Reason.WAITING_FOR_MEMORY: NO_PLACE,
-    Reason.LOST_NODE: NO_PLACE,
+    NO_PLACE: (
+        *(Reason.WAITING_FOR_GPUS, Reason.HELD_BACK, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.LOST_NODE),
+        *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.WAITING_FOR_CPU, Reason.WAITING_FOR_MEMORY),
+    ),
     # No quota that is any good is larger than the cluster, or for nodes that it has not.
-    Reason.EXCEEDS_CLUSTER: Why.EXCEEDS_MAX_QUOTA.value,
-    Reason.EXCEEDS_CPU_OR_MEMORY: Why.EXCEEDS_MAX_QUOTA.value,
-    Reason.NO_ACCEPTED_TYPE: Why.NO_MATCHING_FLAVOR.value,
-    Reason.NO_MATCHING_NODE: Why.NO_MATCHING_FLAVOR.value,
-    Reason.PARKED: ON_HOLD,
-    Reason.CANCELLING: ON_HOLD,
+    Why.EXCEEDS_MAX_QUOTA.value: (Reason.EXCEEDS_CLUSTER, Reason.EXCEEDS_CPU_OR_MEMORY),
+    Why.NO_MATCHING_FLAVOR.value: (Reason.NO_ACCEPTED_TYPE, Reason.NO_MATCHING_NODE),
+    ON_HOLD: (Reason.PARKED, Reason.CANCELLING),
 }
-_NAMES = {reason: why.value for reason, why in _QUOTA.items()} | _OTHERS
-OF_QUOTA = frozenset(_QUOTA)
+_NAMES = {reason: why.value for why, reasons in _OF_QUOTA.items() for reason in reasons} | {
+    reason: name for name, reasons in _OTHERS.items() for reason in reasons
+}
+OF_QUOTA = frozenset(chain.from_iterable(_OF_QUOTA.values()))
 """The reasons of jobs that would run if it were not for quota."""
 
 

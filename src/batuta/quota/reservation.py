@@ -7,8 +7,7 @@ it will have ended by the time at which the workload could start at the earliest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from batuta.core.quota import counts_gpus
@@ -50,10 +49,7 @@ class Reservations:
     """Reserves quota, for one workload per queue at most, and only what belongs to its queue."""
 
     def __init__(
-        self,
-        state: QuotaState,
-        ends_s: Callable[[Hashable], float],
-        releases: Callable[[Node], Sequence[QuotaRelease]],
+        self, state: QuotaState, ends_s: Callable[[Hashable], float], releases: Callable[[Node], Sequence[QuotaRelease]]
     ) -> None:
         """`ends_s` says when a workload will have ended, by its key; `releases` what is given back in a tree,
         the soonest first.
@@ -69,10 +65,7 @@ class Reservations:
         """Whatever an answer owed to when jobs will end."""
 
     def reserve(self, queue: Node, needs: Amounts) -> None:
-        """Reserves what is left of what a workload needs, unless its queue has a reservation already.
-
-        That should have waited long enough, and fit at some time.
-        """
+        """Reserves what is left of what a workload needs, unless its queue has a reservation already."""
         if queue in self.reserved:
             return
         subtree, usage = queue.subtree, queue.usage
@@ -101,7 +94,7 @@ class Reservations:
         reserved = self.reserved.get(workload.queue)
         if reserved is None:
             return False
-        with _without(reserved):
+        with reserved.queue.without(reserved.amounts):
             found = self._state.fit(workload)
             if found is None:
                 return False
@@ -145,10 +138,7 @@ class Reservations:
         return Refusal(Why.WAITING_FOR_QUOTA, "", frs[fr], usage[fr], left)
 
     def _earliest(self, queue: Node, needs: Amounts) -> ReleaseTime:
-        """When so many of those who have quota will have ended that so much fits.
-
-        At any moment, if it cannot be said: then no other may have what is reserved for it.
-        """
+        """When enough of those who have quota will have ended; UNKNOWN keeps all others from the reservation."""
         gone: list[QuotaRelease] = []
         found = UNKNOWN
         for one in self._releases(queue.root):
@@ -160,13 +150,3 @@ class Reservations:
         for one in gone:
             one.queue.add(one.usage)
         return found
-
-
-@contextmanager
-def _without(reserved: Reservation) -> Iterator[None]:
-    """As if nothing were reserved."""
-    reserved.queue.remove(reserved.amounts)
-    try:
-        yield
-    finally:
-        reserved.queue.add(reserved.amounts)

@@ -6,7 +6,7 @@ say what quotas leave to the queue `default`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from batuta.core.cluster import Node
@@ -18,12 +18,15 @@ from batuta.core.quota import (
     LocalQueue,
     Quota,
     StopPolicy,
+    Strategy,
     counts_gpus,
     effective_quota,
     flavor_resources_of,
     rest_of,
 )
-from batuta.quota.cycle import Preempted, Scheduler
+from batuta.quota.cycle import Scheduler
+from batuta.quota.nominal_quota import PendingQueue
+from batuta.quota.preemption import PreemptionTarget
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.workload import PodSet, Workload, resolve_queue
@@ -44,7 +47,7 @@ class _Work:
     pod_sets: tuple[PodSet, ...]
     priority: int
     active: bool
-    place: tuple[float, int]
+    place: int
     queue: str = ""
     usage: dict[FlavorResource, int] = field(default_factory=dict)
     flavors: tuple[tuple[str, str], ...] = ()
@@ -105,7 +108,7 @@ class QuotaSimulator:
         if name in self._works:
             raise ValueError(f"there is a workload {name} already")
         self._count += 1
-        work = _Work(name, namespace, queue, pod_sets, priority, active, (float(self._count), 0))
+        work = _Work(name, namespace, queue, pod_sets, priority, active, self._count)
         self._works[name] = work
         if not active:
             self._evicted.append(Evicted(name, "Deactivated"))
@@ -134,17 +137,11 @@ class QuotaSimulator:
     def change(self, quota: Quota) -> QuotaStatus:
         """Quota is another one from now on; queues that are gone but have workloads start nothing."""
         busy = {work.queue for work in self._works.values() if work.queue}
-        gone = [
-            queue
-            for queue in self._quota.cluster_queues
-            if queue.name in busy and queue.name not in quota.queue_of and not self._is_rest(queue.name)
-        ]
+        stay = quota.queue_of.keys() | ({DEFAULT_QUEUE} if rest_of(self._quota) else set())
+        gone = [queue for queue in self._quota.cluster_queues if queue.name in busy and queue.name not in stay]
         leaving = tuple(queue.name for queue in gone)
         self._quota = self._holding(replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving))
         return self._settle()
-
-    def _is_rest(self, queue: str) -> bool:
-        return queue == DEFAULT_QUEUE and bool(rest_of(self._quota))
 
     def _holding(self, quota: Quota) -> Quota:
         if not self._nodes.nodes:
@@ -177,8 +174,17 @@ class QuotaSimulator:
         quota = self._quota
         self._refusals = {}
         state = QuotaState(quota)
-        scheduler = Scheduler(state)
-        workloads: dict[str, Workload] = {}
+        workloads: dict[Hashable, Workload] = {}
+        pending_queues = {
+            queue.name: PendingQueue(
+                state.tree.queues[queue.name],
+                queue.strategy is Strategy.STRICT_FIFO,
+                workloads.__getitem__,
+                lambda key: workloads[key].shape,
+            )
+            for queue in quota.cluster_queues
+        }
+        scheduler = Scheduler(state, pending_queues)
         for work in self._works.values():
             if work.queue and (why := self._stopped(work)):
                 self._evict(work, Evicted(work.name, why))
@@ -192,14 +198,14 @@ class QuotaSimulator:
             else:
                 self._refusals[work.name] = ("", Refusal(Why.SUSPENDED, "is not active"))
 
-        def preempt(preempted: Preempted) -> None:
-            work, by = self._works[str(preempted.workload.key)], str(preempted.by.key)
-            self._evict(work, Evicted(work.name, "Preempted", preempted.reason.value, by))
+        def preempt(target: PreemptionTarget, by: Workload) -> None:
+            work = self._works[str(target.workload.key)]
+            self._evict(work, Evicted(work.name, "Preempted", target.reason.value, str(by.key)))
             self._wait(state, scheduler, work, workloads)
 
         scheduler.settle(lambda workload: self._admit(state, workload), preempt)
         for key, refusal in scheduler.refusals.items():
-            self._refusals[str(key)] = (workloads[str(key)].queue.name, refusal)
+            self._refusals[str(key)] = (workloads[key].queue.name, refusal)
         evicted, self._evicted = tuple(sorted(self._evicted, key=lambda one: one.workload)), []
         return self._tell(evicted)
 
@@ -211,7 +217,7 @@ class QuotaSimulator:
             return "ClusterQueueStopped"
         return "LocalQueueStopped" if local is not None and local.stop is StopPolicy.HOLD_AND_DRAIN else ""
 
-    def _wait(self, state: QuotaState, scheduler: Scheduler, work: _Work, workloads: dict[str, Workload]) -> None:
+    def _wait(self, state: QuotaState, scheduler: Scheduler, work: _Work, workloads: dict[Hashable, Workload]) -> None:
         """Puts a workload in its pending queue, unless that is stopped: it may have been preempted there."""
         resolved = resolve_queue(self._quota, self._local_queue(work), work.local_queue)
         refusal = resolved.refusal or self._refuse_namespace(resolved.queue, work.namespace or _DEFAULT_NAMESPACE)

@@ -19,13 +19,7 @@ from batuta.core.world import World
 from batuta.quota.cache import AdmissionCache
 from batuta.quota.fair_sharing import FairSharingPreemption, Shares
 from batuta.quota.flavors import Assignment, FlavorAssigner, Mode, PreemptionPossibility
-from batuta.quota.preemption import (
-    ClassicPreemption,
-    PreemptionContext,
-    PreemptionTarget,
-    lost_gpu_s,
-    predicted_ends_s,
-)
+from batuta.quota.preemption import ClassicPreemption, PreemptionContext, PreemptionTarget, lost_gpu_s, predicted_ends_s
 from batuta.quota.reasons import Refusal
 from batuta.quota.tree import Amounts, Node, QuotaTree
 from batuta.quota.workload import (
@@ -122,10 +116,7 @@ class Snapshot:
             self._sort_in(resolved, running.get(number, []), waiting.get(number, []), still)
 
     def _by_queue(self, rows: IntArray) -> dict[int, list[int]]:
-        """These rows by the number of the queue that they name, the most important first, then the oldest.
-
-        Rows are numbered by age.
-        """
+        """Rows by the number of the queue that they name: by priority, then by age, as rows are numbered."""
         jobs = self._world.jobs
         number = jobs.queue[rows]
         order = np.lexsort((-jobs.priority[rows], number))
@@ -146,17 +137,14 @@ class Snapshot:
             cq.waiting = self._merged(cq.waiting, waiting)
         if cq is None:
             return
-        flavors_of, uses = self._world.flavors, self._cache.uses
+        flavors_of = self._world.flavors
         for row in sorted(running):
             job = jobs.jobs[row]
             flavors = flavors_of.get(job.id) or self.requests.found(row, resolved.queue)
             size = job.min
             if still and still[row]:
                 size = self.still[row] = max(int(jobs.held[row]), job.min)
-            known = uses.get(job.id)
-            if known is None or known[0] is not job or known[1] != flavors or known[2] != size:
-                known = uses[job.id] = job, flavors, size, self.requests.usage(job, flavors, size)
-            cq.running[row] = flavors, known[3]
+            cq.running[row] = flavors, self.requests.usage(job, flavors, size)
 
     def _merged(self, pending: list[int], more: list[int]) -> list[int]:
         """One order for jobs that come to a cluster queue by several local queues."""
@@ -172,8 +160,7 @@ class Snapshot:
         if not rows.size:
             return
         options = np.repeat(
-            [self._cache.options_of[name] for name in self.cluster_queues],
-            [len(pending) for pending in pending_queues],
+            [self._cache.options_of[name] for name in self.cluster_queues], [len(pending) for pending in pending_queues]
         )
         requests, which = self.requests.of_all(rows, self._cache.all_options, options)
         self.request_of = dict(zip(rows.tolist(), map(requests.__getitem__, which.tolist()), strict=True))
@@ -201,10 +188,7 @@ class Snapshot:
         return self._spare(cq, priority + (cq.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY))
 
     def _spare(self, cq: ClusterQueueSnapshot, below: int) -> Amounts:
-        """What jobs of a queue with a lower priority than this have, as far as they could be preempted.
-
-        Those that are just being served count for nothing: they are served in the order of their priority.
-        """
+        """What preemptible jobs below a priority have; not those just served, who go by priority anyway."""
         found = cq.spare.get(below)
         if found is None:
             found = cq.spare[below] = {}
@@ -224,18 +208,13 @@ class QuotaRelease(NamedTuple):
     key: Hashable = None
 
 
-class JobWorkloads:
-    """Knows who has quota in this cycle, from before or since it began."""
+class JobWorkloads(AdmittedWorkloads):
+    """Jobs that have quota in this cycle, as rows for as long as preemption does not compare them."""
 
     def __init__(
-        self,
-        world: World,
-        now_s: float,
-        tree: QuotaTree,
-        snapshot: Snapshot,
-        without: Set[int],
-        patience_s: float,
+        self, world: World, now_s: float, tree: QuotaTree, snapshot: Snapshot, without: Set[int], patience_s: float
     ) -> None:
+        super().__init__()
         self._world, self._now_s, self._tree, self._snapshot = world, now_s, tree, snapshot
         self._due: list[bool] = (world.jobs.submit_s <= now_s - patience_s).tolist()
         self._releases_of: dict[Node, list[QuotaRelease]] = {}
@@ -254,7 +233,7 @@ class JobWorkloads:
         """Whether a job lets no other of its queue pass that would delay it."""
         return self._due[row] and row not in self.without
 
-    def waiting(self, row: int, queue: Node) -> Workload:
+    def waiting(self, queue: Node, row: int) -> Workload:
         """A job that waits for quota of a queue, as a workload."""
         job, request = self._world.jobs.jobs[row], self._snapshot.request_of[row]
         return Workload(
@@ -262,17 +241,15 @@ class JobWorkloads:
             queue,
             request.pod_sets,
             job.priority,
-            (job.submit_s, row),
-            only=request.only,
-            unplaceable=row in self.without,
+            row,
+            only=request.kinds,
             due=self.is_due(row),
             flavor_choice=request.flavor_choice,
-            shape=id(request),
+            shape=request,
             request=request,
         )
 
-    def admitted(self, name: str) -> dict[Hashable, Workload]:
-        """Those of a queue that have quota, for who has to choose among them."""
+    def make(self, name: str) -> dict[Hashable, Workload]:
         found = self.fresh(name)
         world, node = self._world, self._tree.queues[name]
         if self._snapshot.cluster_queues[name].running:
@@ -280,14 +257,13 @@ class JobWorkloads:
         for row, (flavors, usage) in self._snapshot.cluster_queues[name].running.items():
             job = world.jobs.jobs[row]
             lost_s = lost_gpu_s(world, row, self._now_s)
-            workload = Workload(row, node, (), job.priority, (job.submit_s, row), lost_s)
+            workload = Workload(row, node, (), job.priority, row, lost_s)
             workload.flavors, workload.usage, workload.stays = flavors, usage, row in self._snapshot.still
             workload.since = float(np.fmax(world.jobs.last_start_s[row], 0.0))
             found[row] = workload
         return found
 
-    def lowest(self, name: str) -> float:
-        """The lowest priority among those of a queue that have quota; infinite if none has."""
+    def lowest_unseen(self, name: str) -> float:
         rows = chain(self._snapshot.cluster_queues[name].running, self.new[name])
         return min(map(self._snapshot.priorities.__getitem__, rows), default=math.inf)
 
@@ -296,7 +272,7 @@ class JobWorkloads:
         found: dict[Hashable, Workload] = {}
         queue = self._tree.queues[name]
         for row, flavors in self.new[name].items():
-            workload = found[row] = self.waiting(row, queue)
+            workload = found[row] = self.waiting(queue, row)
             workload.flavors, workload.usage, workload.since = (
                 flavors,
                 self._snapshot.request_of[row].usage,
@@ -311,8 +287,8 @@ class JobWorkloads:
 
     @cached_property
     def _listed_ends_s(self) -> list[float]:
-        ends_s: list[float] = predicted_ends_s(self._world, self._now_s).tolist()
-        return ends_s
+        found: list[float] = predicted_ends_s(self._world, self._now_s).tolist()
+        return found
 
     def releases(self, root: Node) -> list[QuotaRelease]:
         """What those give back who run in a tree, the soonest first."""
@@ -327,32 +303,13 @@ class JobWorkloads:
         return known
 
 
-class AdmittedJobs(AdmittedWorkloads):
-    """Those who have quota, as rows for as long as preemption does not compare them."""
-
-    def __init__(self, workloads: JobWorkloads) -> None:
-        super().__init__()
-        self._workloads = workloads
-
-    def make(self, queue: str) -> dict[Hashable, Workload]:
-        return self._workloads.admitted(queue)
-
-    def lowest_unseen(self, queue: str) -> float:
-        return self._workloads.lowest(queue)
-
-
 _NO_CANDIDATES = PreemptionPossibility(Mode.NO_CANDIDATES, 0)
 
 
 class QuotaState:
     """Books quota in and out, and answers what a workload could have as things stand."""
 
-    def __init__(
-        self,
-        quota: Quota,
-        tree: QuotaTree | None = None,
-        admitted: AdmittedWorkloads | None = None,
-    ) -> None:
+    def __init__(self, quota: Quota, tree: QuotaTree | None = None, admitted: AdmittedWorkloads | None = None) -> None:
         """`tree` is an empty one of this quota, if there is one at hand.
 
         `holders` knows the workloads whose use is in the tree already.

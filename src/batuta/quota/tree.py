@@ -7,6 +7,7 @@ give to any child. What a node uses above `local` counts in its parent too, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -43,12 +44,15 @@ class Node:
             yield node
             node = node.parent
 
+    def below(self) -> Iterator[Node]:
+        """Itself, and all nodes in the tree below it."""
+        yield self
+        for child in self.children:
+            yield from child.below()
+
     def queues(self) -> Iterator[Node]:
         """The queues in the tree below it; itself, if it is one."""
-        if self.is_queue:
-            yield self
-        for child in self.children:
-            yield from child.queues()
+        return (node for node in self.below() if node.is_queue)
 
     @property
     def root(self) -> Node:
@@ -129,14 +133,21 @@ class Node:
             amount = min(amount, above)
             node = node.parent
 
+    @contextmanager
+    def without(self, amounts: Amounts) -> Iterator[None]:
+        """As if so much of what it uses were not used."""
+        self.remove(amounts)
+        try:
+            yield
+        finally:
+            self.add(amounts)
+
     def fits(self, amounts: Amounts) -> bool:
         """Whether so much more is left. Nothing at all fits even where more is used than there is."""
         return all(amount <= 0 or amount <= self.left(fr) for fr, amount in amounts.items())
 
     def level(self, fr: int, amount: int) -> tuple[int, bool]:
-        """How far up the tree so much more has to be borrowed (0: not at all), and whether that leaves
-        a larger cohort around it, in which others may use what belongs here.
-        """
+        """How far up so much more has to be borrowed (0: not), and whether others beyond may use what belongs here."""
         if self.parent is None or not self.borrows_with(fr, amount):
             return 0, self.parent is not None
         rest = amount - self.local_left(fr)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from batuta.core.job import Job, JobId
-from batuta.core.quota import (
-    ClusterQueue,
-    FlavorResource,
-    Flavors,
-    Limits,
-    LocalQueue,
-    Quota,
-    flavor_resources_of,
-)
+from batuta.core.quota import ClusterQueue, FlavorResource, Flavors, Limits, LocalQueue, Quota, flavor_resources_of
 from batuta.core.world import World
 from batuta.quota.fair_sharing import Shares
 from batuta.quota.tree import Amounts, Node, QuotaTree, borrowed_by, lent_in
@@ -140,18 +132,18 @@ def in_order(waiting: Iterable[Job]) -> tuple[Job, ...]:
 class _Tally:
     """What was counted of one queue's jobs."""
 
-    waiting: list[Job]
-    holders: list[JobUse]
-    used: Amounts
-    reserved: Amounts
-    doors: dict[LocalQueue, Counter[bool]]
+    waiting: list[Job] = field(default_factory=list)
+    holders: list[JobUse] = field(default_factory=list)
+    used: Amounts = field(default_factory=lambda: defaultdict(int))
+    reserved: Amounts = field(default_factory=lambda: defaultdict(int))
+    doors: dict[LocalQueue, Counter[bool]] = field(default_factory=dict)
     """By whether a job waits."""
     suspended: int = 0
     gpus: int = 0
 
-    @classmethod
-    def empty(cls) -> _Tally:
-        return cls([], [], defaultdict(int), defaultdict(int), {})
+    def use_of(self, queue: ClusterQueue) -> QueueUse:
+        waiting, holders = in_order(self.waiting), tuple(self.holders)
+        return QueueUse(queue, waiting=waiting, holders=holders, suspended=self.suspended, gpus=self.gpus)
 
 
 class _Measuring:
@@ -159,7 +151,7 @@ class _Measuring:
 
     def __init__(self, quota: Quota, jobs: Iterable[JobUse]) -> None:
         self._quota, self._tree = quota, QuotaTree(quota)
-        self._tallies = {name: _Tally.empty() for name in self._tree.queues}
+        self._tallies = {name: _Tally() for name in self._tree.queues}
         self._strangers: dict[str, _Tally] = {}
         self._ways: dict[tuple[str, str], tuple[_Tally, Counter[bool]]] = {}
         """By namespace and queue."""
@@ -199,7 +191,7 @@ class _Measuring:
         door = self._quota.way(job.namespace, job.queue)
         tally = self._tallies.get(door.cluster_queue) if door is not None else None
         if door is None or tally is None:
-            return self._strangers.setdefault(job.queue, _Tally.empty()), Counter()
+            return self._strangers.setdefault(job.queue, _Tally()), Counter()
         return tally, tally.doors.get(door, Counter())
 
     def report(self) -> QuotaUse:
@@ -207,31 +199,20 @@ class _Measuring:
             queues=tuple(self._queue(queue) for queue in self._quota.cluster_queues),
             cohorts=tuple(self._cohort(node) for node in self._tree.cohorts.values()),
             strangers=tuple(
-                QueueUse(
-                    ClusterQueue(name),
-                    waiting=in_order(tally.waiting),
-                    holders=tuple(tally.holders),
-                    suspended=tally.suspended,
-                    gpus=tally.gpus,
-                    set_up=False,
-                )
+                replace(tally.use_of(ClusterQueue(name)), set_up=False)
                 for name, tally in sorted(self._strangers.items())
             ),
         )
 
     def _queue(self, queue: ClusterQueue) -> QueueUse:
         node, tally = self._tree.queues[queue.name], self._tallies[queue.name]
-        return QueueUse(
-            queue=queue,
+        return replace(
+            tally.use_of(queue),
             flavors=tuple(
                 self._flavor_usage(node, self._tree.fr_number[fr], limits, limits.nominal, [tally])
                 for fr, limits in flavor_resources_of(queue.groups)
             ),
-            waiting=in_order(tally.waiting),
             needs=_needs(queue, tally.waiting),
-            holders=tuple(tally.holders),
-            suspended=tally.suspended,
-            gpus=tally.gpus,
             share=self._share(node),
             doors=tuple(DoorUse(door, by[False], by[True]) for door, by in tally.doors.items()),
             leaving=queue.name in self._quota.leaving,
@@ -239,7 +220,7 @@ class _Measuring:
         )
 
     def _cohort(self, node: Node) -> CohortUse:
-        family = [node, *_below(node)]
+        family = list(node.below())
         tallies = [self._tallies[one.name] for one in family if one.is_queue]
         frs = dict.fromkeys(fr for one in family for fr in one.limits)
         return CohortUse(
@@ -284,12 +265,6 @@ class _Measuring:
         if missing:
             return f"there is no flavor {', '.join(missing)}"
         return "" if queue.groups else "it has quota in nothing"
-
-
-def _below(node: Node) -> Iterator[Node]:
-    for child in node.children:
-        yield child
-        yield from _below(child)
 
 
 def _needs(queue: ClusterQueue, waiting: Iterable[Job]) -> tuple[tuple[str, int], ...]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from batuta.core.quota import (
     LocalQueue,
     Quota,
     StopPolicy,
-    Taint,
     Toleration,
     counts_gpus,
 )
@@ -40,10 +38,7 @@ _BYTES_PER_MIB = 1 << 20
 
 
 def demand(job: Job, resource: str, gpus: int) -> int:
-    """What a job takes of a resource with so many GPUs, in thousandths; 0 for what it does not ask for.
-
-    `gpus` is its size: the replicas of a CPU-only job, which takes no GPUs of any quota.
-    """
+    """What a job of so many GPUs (or CPU-only replicas) takes of a resource, in thousandths."""
     if counts_gpus(resource):
         return 0 if job.cpu_only else gpus * MILLI
     if resource == _CPU:
@@ -86,11 +81,11 @@ class Workload:
     queue: Node
     pod_sets: tuple[PodSet, ...]
     priority: int = 0
-    place: tuple[float, int] = (0.0, 0)
-    """Its place in the queue among equal priorities: when it was made, then the order of making."""
+    place: int = 0
+    """Its place in the queue among equal priorities: the oldest has the smallest number."""
     lost_s: float = 0.0
     """GPU seconds that would be lost by preempting it."""
-    only: frozenset[str] | None = None
+    only: Container[str] | None = None
     """Flavors that it can run in; None for all that its labels and tolerations allow."""
     usage: Amounts = field(default_factory=dict)
     flavors: tuple[tuple[str, str], ...] = ()
@@ -102,8 +97,6 @@ class Workload:
     """It is just starting or resizing, so it cannot be preempted now."""
     has_preempted: bool = False
     """Others were preempted for it already, and it has not got what they had."""
-    unplaceable: bool = False
-    """There is no place for it now, so it gets no quota. In a strict queue no other overtakes it yet."""
     due: bool = False
     """It has waited so long that no other may delay it any more."""
     tried: Sequence[Mapping[str, int]] = ()
@@ -133,9 +126,9 @@ class Workload:
         return any(at >= 0 for own in self.tried for at in own.values())
 
     @property
-    def order(self) -> tuple[int, float, int]:
+    def order(self) -> tuple[int, int]:
         """Sorts those that wait in one queue: the most important first, then the oldest."""
-        return (-self.priority, *self.place)
+        return (-self.priority, self.place)
 
     def uses(self, frs: Amounts) -> bool:
         usage = self.usage
@@ -149,8 +142,8 @@ class AdmittedWorkloads(dict[str, dict[Hashable, Workload]]):
         found = self[queue] = self.make(queue)
         return found
 
-    def make(self, queue: str) -> dict[Hashable, Workload]:
-        """Those of a queue that were not looked at yet."""
+    def make(self, name: str) -> dict[Hashable, Workload]:
+        """The workloads of a queue that has not been looked at yet."""
         return {}
 
     def lowest(self, queue: str) -> float:
@@ -160,8 +153,8 @@ class AdmittedWorkloads(dict[str, dict[Hashable, Workload]]):
             return self.lowest_unseen(queue)
         return min((workload.priority for workload in found.values()), default=math.inf)
 
-    def lowest_unseen(self, queue: str) -> float:
-        """The same for a queue whose workloads were not looked at yet."""
+    def lowest_unseen(self, name: str) -> float:
+        """The same for a queue whose workloads were not made yet."""
         return math.inf
 
 
@@ -181,10 +174,7 @@ def options_of(queue: ClusterQueue) -> FlavorOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuotaRequest:
-    """What jobs that are alike ask for, in any queue with the same menu.
-
-    That is quota for their `min`, in a flavor whose nodes could hold it.
-    """
+    """What jobs that are alike ask for: quota for their `min`, in a flavor whose nodes could hold it."""
 
     pod_sets: tuple[PodSet, ...]
     kinds: Mapping[str, frozenset[int]]
@@ -195,8 +185,6 @@ class QuotaRequest:
     """What it gets if all goes well: of each group the first flavor that would do, …"""
     usage: Amounts = field(default_factory=dict)
     """… and how much."""
-    only: frozenset[str] = frozenset()
-    """The flavors that would do."""
     flavor_choice: FlavorChoice | None = None
     """All of that, where only one flavor would do and it asks for one resource."""
 
@@ -237,16 +225,13 @@ class QuotaRequests:
     def of_all(
         self, rows: IntArray, all_options: Sequence[FlavorOptions], options: IntArray
     ) -> tuple[list[QuotaRequest], IntArray]:
-        """What these rows ask for: all that is different, and by row which of that it is.
-
-        `menu` is the number of each row's menu. All that tells jobs apart is compared as numbers.
-        """
+        """The different requests of these rows, and by row the number of its own; `options` has one number a row."""
         world, jobs, listed = self._world, self._world.jobs, rows.tolist()
         low = jobs.min
         key = options * (int(low.max(initial=0)) + 1) + low[rows]
-        if len(world.reach) > 1:
+        if len(world.caches.reach) > 1:
             # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
-            reach = list(map(world.most.get, map(jobs.ids.__getitem__, listed)))
+            reach = list(map(world.caches.most.get, map(jobs.ids.__getitem__, listed)))
             if None in reach:
                 reach = list(map(world.most_for, listed))
             key = _combined(key, map(id, reach))
@@ -285,14 +270,14 @@ class QuotaRequests:
         if len(kinds) == len(usage) == 1:
             [(resource, name)], [(fr, amount)] = flavors, usage.items()
             flavor_choice = FlavorChoice(resource, name, fr, amount)
-        return QuotaRequest((pods,), kinds, ever, flavors, usage, frozenset(kinds), flavor_choice)
+        return QuotaRequest((pods,), kinds, ever, flavors, usage, flavor_choice)
 
     def _kinds(self, job: Job, name: str, options: FlavorOptions) -> frozenset[int]:
         flavor = self._world.effective_quota.flavor_of.get(name)
         if flavor is None:
             return frozenset()
         tolerations = job.tolerations + _as_text(flavor)
-        if not all(tolerates(tolerations, _taint(taint)) for taint in flavor.node_taints if _keeps_out(taint)):
+        if not all(tolerates(tolerations, str(taint)) for taint in flavor.node_taints if taint.keeps_out):
             return frozenset()
         most = self._most_for(_narrow(wishes_of(job), (flavor,)))
         if job.cpu_only:
@@ -330,14 +315,7 @@ class QuotaRequests:
 
     def usage(self, job: Job, flavors: Flavors, gpus: int) -> Amounts:
         """What a job with so many GPUs takes."""
-        key = (
-            flavors,
-            gpus,
-            job.cpus_milli_per_gpu,
-            job.memory_mib_per_gpu,
-            job.gpus_per_replica,
-            job.share,
-        )
+        key = (flavors, gpus, job.cpus_milli_per_gpu, job.memory_mib_per_gpu, job.gpus_per_replica, job.share)
         found = self._usage.get(key)
         if found is None:
             found = self._usage[key] = {
@@ -369,10 +347,7 @@ class QuotaRequests:
         return tuple(found)
 
     def where(self, job: Job, flavors: Flavors) -> NodeRequirements | None:
-        """What a job wants of nodes, given the flavors it has; None if the flavors add nothing.
-
-        A flavor that is just a GPU type adds nothing, since the type is chosen by the flavor anyway.
-        """
+        """What a job wants of nodes in these flavors; None if they add nothing but the GPU type."""
         wishes = wishes_of(job)
         key = (flavors, wishes)
         if key not in self._narrowed:
@@ -432,17 +407,6 @@ def _as_text(flavor: Flavor) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _taint(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-
-
-def _keeps_out(taint: Taint) -> bool:
-    return taint.effect in ("NoSchedule", "NoExecute")
-
-
-# ------------------------------------------------------ queue resolution, and the queues of pending workloads
-
-
 class ResolvedQueue(NamedTuple):
     """The cluster queue of a job; with a refusal nothing new starts there now."""
 
@@ -490,74 +454,3 @@ def resolve_queue(quota: Quota, way: LocalQueue | None, name: str) -> ResolvedQu
     if way.stop is not StopPolicy.NONE:
         return ResolvedQueue(queue.name, Refusal(Why.SUSPENDED, f"queue {name} is held"), drains)
     return ResolvedQueue(queue.name)
-
-
-class Prechecks(Protocol):
-    """Finds workloads that cannot be admitted now, where that takes no search."""
-
-    def reset(self) -> None: ...
-
-    def why_inadmissible(self, row: int) -> Refusal | None: ...
-
-
-@dataclass(slots=True)
-class PendingQueue:
-    """The workloads that wait in one cluster queue; inadmissible ones stay aside until quota is released."""
-
-    strict: bool
-    prechecks: Prechecks | None = None
-    waiting: list[tuple[tuple[int, float, int], int, Workload]] = field(default_factory=list)
-    inadmissible: dict[Hashable, Workload] = field(default_factory=dict)
-    refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
-    """By shape: the priority that was refused since something was given back, and why."""
-    asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
-    """The same by request, of those who were nominated."""
-    nominated: set[Hashable] = field(default_factory=set)
-    """Those who have been at the head of the queue: prechecks are for the others."""
-    first: Workload | None = None
-    """The workload for which others were just preempted: it goes first, before a third one takes that."""
-
-    def put(self, workload: Workload) -> None:
-        heapq.heappush(self.waiting, (workload.order, id(workload), workload))
-
-    def __len__(self) -> int:
-        return len(self.waiting)
-
-    def pop(self) -> Workload | None:
-        return heapq.heappop(self.waiting)[2] if self.waiting else None
-
-    def refuse(self, workload: Workload, refusal: Refusal) -> None:
-        """Remembers what was said to this one, for others just like it."""
-        self.refused[workload.shape] = (workload.priority, refusal)
-        if workload.request is not None:
-            self.asked[workload.request] = workload.priority, refusal
-
-    def why_inadmissible(self, workload: Workload) -> Refusal | None:
-        """Why a workload need not be nominated: one like it, or one that asks for less, was refused."""
-        known = self.refused.get(workload.shape)
-        request = workload.request
-        if known is None and request is not None and workload.key not in self.nominated:
-            known = self._precheck(workload, request)
-            if known is not None:
-                self.refused[workload.shape] = known
-        return known[1] if known is not None and workload.priority <= known[0] else None
-
-    def _precheck(self, workload: Workload, request: QuotaRequest) -> tuple[int, Refusal] | None:
-        found = None if self.prechecks is None else self.prechecks.why_inadmissible(workload.row)
-        if found is not None:
-            return workload.priority, found
-        for other, (least, refusal) in self.asked.items():
-            if workload.priority <= least and request.requests_no_less_than(other):
-                return least, request.as_its_own(refusal)
-        return None
-
-    def wake(self) -> None:
-        """Quota was released: every workload is looked at again."""
-        for _, _, workload in self.waiting:
-            # A flavor that its search has passed may be free now.
-            workload.tried = ()
-        for workload in self.inadmissible.values():
-            self.put(workload)
-        self.inadmissible.clear()
-        self.refused.clear()
-        self.asked.clear()

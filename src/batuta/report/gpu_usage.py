@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import DesiredState, Job, JobId
-from batuta.core.job_table import JobTable, Phase
+from batuta.core.job_table import Phase
 from batuta.core.plan import Stop
 from batuta.core.utilisation import mean_busy
 from batuta.core.world import World
@@ -223,7 +223,6 @@ def _fragmented(free: list[int], waiting: list[Job], gpu_type: str) -> int:
     return sum(free) - useful if useful >= job.min else sum(free)
 
 
-_LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
 _IGNORED = (*(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten), ev.HealthChanged)
 """Events that change the GPUs of no job."""
 
@@ -316,9 +315,8 @@ class UsageAccounting:
         track = self._tracks.get(name)
         if track is None:
             track = self._tracks[name] = _Track(job.queue, job.user, self._at_s)
-            floats, _ = jobs.cells()
-            begun = (floats.item(_LAST_START, row), floats.item(_LAST_RESIZE, row))
-            track.run_since_s = max((at_s for at_s in begun if not math.isnan(at_s)), default=self._at_s)
+            begun_s = jobs.run_start_s(row)
+            track.run_since_s = self._at_s if begun_s is None else begun_s
             saved_s = jobs.checkpoints.get(name)
             track.saved_s = -math.inf if saved_s is None else saved_s
         gpus, runs = _held(self._world, row), phase is Phase.RUNNING

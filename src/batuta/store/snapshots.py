@@ -50,13 +50,13 @@ _OF_WORLD: dict[str, Any] = {
     "trials": dict[str, tuple[TrialMeasurement, ...]],
     "quota": Quota,
     "flavors": dict[str, Flavors],
-    "reach": dict[NodeRequirements, list[int]],
 }
 """Attributes of the World that are stored as they are."""
 _ADDED_LATER = frozenset(("policy", "demand_generation", "progress", "leaving", "usage", "idle", "loads", "trials"))
 """What an image of an older version may lack."""
 _NODES, _JOBS, _PLACEMENTS = list[Node], list[Job], list[Placement | None]
 _CHECKPOINTS = dict[str, float | None]
+_REACH = dict[NodeRequirements, list[int]]
 KEPT_SNAPSHOTS = 2
 _PAST: Any = codec_of(PastJob)
 _PAGE = 10_000
@@ -68,7 +68,8 @@ def encode_world(world: World) -> bytes:
     header = {
         "v": IMAGE_VERSION,
         **{name: _write(kind, getattr(world, name)) for name, kind in _OF_WORLD.items()},
-        "open_capacity": world._open_capacity,
+        "open_capacity": world.caches.open_capacity,
+        "reach": _write(_REACH, world.caches.reach),
         "outlooks": _write(OUTLOOKS, jobs.outlooks),
         "checkpoints": _write(_CHECKPOINTS, jobs.checkpoints),
         "cordoned": hex(world.cordoned),
@@ -135,7 +136,8 @@ def _decode_world(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
     world.others = {i: ForeignUsage(_bits(gpus), *rest) for i, gpus, *rest in header.get("others", ())}
     world.avoided = {job: ExcludedNodes(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())}
-    world._open_capacity = header["open_capacity"]
+    world.caches.reach = _read(_REACH, header["reach"])
+    world.caches.open_capacity = header["open_capacity"]
     world.jobs.outlooks = _read(OUTLOOKS, header.get("outlooks", ()))
     return world
 

@@ -37,7 +37,7 @@ def test_it_agrees_with_the_world_at_every_moment(seed: int) -> None:
         assert snapshot.version == world.version
         assert [job.id for job in snapshot.jobs] == world.jobs.ids
         assert snapshot.states == [world.state_of(row) for row in range(world.jobs.n)]
-        assert [snapshot.wish_of(row) for row in range(world.jobs.n)] == [
+        assert [snapshot.columns.wish_of(row) for row in range(world.jobs.n)] == [
             world.jobs.wish_of(row) for row in range(world.jobs.n)
         ]
         assert {past.job.id: past for _, past in snapshot.past} == world.past
@@ -53,11 +53,11 @@ def test_it_agrees_with_the_world_at_every_moment(seed: int) -> None:
 def test_it_does_not_change_with_the_world() -> None:
     world = make_world(make_nodes(4), {"a": "n0:01"}, [make_job("a", 2), make_job("b", 2)])
     snapshot = snapshots_of(world).take()
-    before = (snapshot.states[:], snapshot.ints.copy(), len(snapshot.past))
+    before = (snapshot.states[:], snapshot.columns.wish.tolist(), len(snapshot.past))
     apply(world, ev.JobWished(5.0, "b", DesiredState.PARK))
     apply(world, ev.JobEnded(6.0, "a", JobState.SUCCEEDED))
     assert snapshot.states == before[0]
-    assert (snapshot.ints == before[1]).all()
+    assert snapshot.columns.wish.tolist() == before[1]
     assert len(snapshot.past) == before[2]
     assert snapshot.rows == {"a": 0, "b": 1}
 

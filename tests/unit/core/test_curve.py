@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.core.arrays import with_own_containers
 from batuta.core.curve import CurvePool, Curves, SpeedCurve, amdahl_curve, linear_curve, power_curve
 
 
@@ -68,7 +69,7 @@ def test_a_pool_answers_as_the_curves_do(curves: list[SpeedCurve], gpus: int) ->
 def test_equal_curves_are_stored_once_and_a_fork_is_independent() -> None:
     pool = CurvePool()
     assert pool.add(linear_curve(3)) == pool.add(SpeedCurve.of([0, 1, 2, 3]))
-    twin = pool.fork()
+    twin = with_own_containers(pool)
     twin.add(amdahl_curve(8, 0.5))
     assert pool.used == 4
     assert pool.add(amdahl_curve(2, 0.25)) == (4, 2)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batuta.core.arrays import with_own_containers
 from batuta.core.cluster import Node, NodeTerm, Operator, Requirement, tolerates
 from batuta.core.node_table import NodeTable
 from tests.support.worlds import make_job
@@ -89,7 +90,7 @@ def test_a_node_that_changes_is_found_by_what_it_is_now() -> None:
         table.add(node)
     on_x = make_job("j", node_labels=(("zone", "x"),))
     assert table.matching(on_x) == 0b0001
-    twin = table.fork()
+    twin = with_own_containers(table)
     table.change(0, Node("old", 2, gpu_type="b", rack="r", labels=(("zone", "z"),), taints=("spot",)))
     table.change(2, Node("bare", 8, labels=(("zone", "x"),)))
     assert table.matching(on_x) == 0b0100

@@ -32,7 +32,7 @@ def where(world: World, job: str) -> str:
 
 
 def cell(world: World, job: str, column: str) -> float:
-    return float(world.jobs.column(column)[world.jobs.row(job)])
+    return float(getattr(world.jobs, column)[world.jobs.row(job)])
 
 
 def find(world: World, job: str, text: str, **more: object) -> None:

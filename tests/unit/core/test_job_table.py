@@ -56,7 +56,7 @@ def test_whoever_comes_and_goes_the_others_keep_their_columns(seed: int) -> None
 
 def test_a_new_job_has_done_nothing_yet() -> None:
     table = table_of(make_job("a", 2, submit_s=7.0, work_s=50.0, restart_s=3.0))
-    known = {name: float(table.column(name)[0]) for name in table.F}
+    known = {name.removeprefix("f."): float(column[0]) for name, column in table.stored_columns().items()}
     assert (known["submit_s"], known["anchor_s"], known["tier_since_s"]) == (7.0, 7.0, 7.0)
     assert (known["remaining_s"], known["restart_s"], known["rate"]) == (50.0, 3.0, 0.0)
     assert all(known[name] != known[name] for name in ("first_start_s", "last_start_s", "last_stop_s"))
@@ -120,11 +120,11 @@ def test_curves_that_nobody_has_any_more_are_given_up() -> None:
     assert table.jobs[0].curve == linear_curve(8)
 
 
-def test_blocks_cannot_be_written_through() -> None:
-    table = table_of(make_job("a"))
-    for block in table.block():
-        with pytest.raises(ValueError, match="read-only"):
-            block[0] = 1
+def test_a_copy_of_the_columns_stays_as_it_is() -> None:
+    table = table_of(make_job("a", 2))
+    columns = table.copied()
+    table.rate[0], table.held[0] = 3.0, 2
+    assert (columns.n, columns.rate[0], columns.held[0], columns.size[0]) == (1, 0.0, 0, 2)
 
 
 def test_a_fork_is_independent() -> None:

@@ -6,7 +6,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import Share
 from batuta.core.trial import TrialMeasurement, TrialOutcome
-from batuta.core.utilisation import MOST_NAMES, expected_load, learn
+from batuta.core.utilisation import MOST_NAMES, expected_load, learn_name
 from batuta.core.world import World
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
@@ -52,15 +52,15 @@ def test_a_trial_run_teaches_it_before_the_job_has_run(outcome: TrialOutcome, bu
 )
 def test_nobody_uses_more_than_a_hard_share(share: Share, load: float):
     world = World()
-    learn(world, make_job("j", application="resnet"), 0.8)
+    learn_name(world, "resnet", 0.8)
     assert expected_load(world, make_job("k", application="resnet", share=share)) == load
 
 
 def test_names_that_nobody_uses_are_forgotten():
     world = World()
     for number in range(MOST_NAMES + 10):
-        learn(world, make_job("first", application="often"), 0.5)
-        learn(world, make_job("j", application=f"once-{number}"), 0.5)
+        learn_name(world, "often", 0.5)
+        learn_name(world, f"once-{number}", 0.5)
     assert len(world.loads) == MOST_NAMES
     assert "often" in world.loads
     assert "once-0" not in world.loads

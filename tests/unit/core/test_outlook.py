@@ -42,11 +42,6 @@ def test_where_a_job_is_follows_from_what_is_left() -> None:
     assert both.left_s(np.array([60.0, 60.0]), sizes((2,), (2,))).tolist() == [[30.0], [35.0]]
 
 
-def test_the_speed_now_is_that_of_the_phase_it_is_in() -> None:
-    both = shared(LATER_BETTER, 200.0, 200.0)
-    assert both.speed_now(np.array([150.0, 50.0]), sizes((1, 2), (1, 2))).tolist() == [[1.0, 1.0], [1.0, 2.0]]
-
-
 def test_running_for_a_while_leads_to_where_another_size_goes_on() -> None:
     one = shared(LATER_BETTER, 200.0)
     later_s = one.left_after_s(np.array([200.0]), sizes((1, 2)), np.array([[120.0, 120.0]]), np.array([1]))

@@ -62,7 +62,7 @@ def test_it_follows_what_happens_to_nodes(event: ev.Event, most: list[int]) -> N
     world = cluster()
     apply(world, ev.JobSubmitted(0.0, make_job("j")))
     apply(world, event)
-    assert world.reach[wishes_of(make_job("j"))] == most
+    assert world.caches.reach[wishes_of(make_job("j"))] == most
 
 
 @pytest.mark.parametrize(

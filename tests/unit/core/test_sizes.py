@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.core.arrays import with_own_containers
 from batuta.core.curve import LegalSizes, SizeSetPool
 
 
@@ -81,7 +82,7 @@ def test_equal_lists_are_stored_once_and_a_fork_is_independent() -> None:
     pool = SizeSetPool()
     assert pool.add(None) == -1
     assert [pool.add((1, 2)), pool.add((2, 4, 8)), pool.add((1, 2))] == [0, 1, 0]
-    twin = pool.fork()
+    twin = with_own_containers(pool)
     twin.add((3, 5, 7, 9))
     assert pool.matrix.shape == (2, 3)
     assert twin.matrix.shape == (3, 4)

@@ -30,7 +30,7 @@ def seen(world: World, job: str) -> tuple[str, str, float]:
 
 def fact(world: World, job: str, name: str) -> float:
     row = world.jobs.row(job)
-    found: float = world.jobs.column(name)[row].item()
+    found: float = getattr(world.jobs, name)[row].item()
     return found
 
 

@@ -1,9 +1,9 @@
 """A pending queue of jobs: their order, which are inadmissible, and when they are looked at again."""
 
 from batuta.core.quota import MILLI, Strategy
-from batuta.quota.nominal_quota import NominalQuotaAdmission
+from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
 from batuta.quota.reasons import Refusal, Why
-from batuta.quota.workload import PendingQueue, Workload
+from batuta.quota.workload import Workload
 from tests.support.quota_cycle import QuotaCycle, team
 from tests.support.quotas import CELL
 
@@ -14,17 +14,17 @@ def pending(given: QuotaCycle) -> PendingQueue:
 
 
 def pop(queue: PendingQueue) -> Workload:
-    workload = queue.pop()
-    assert workload is not None
-    return workload
+    _, _, key = queue.waiting.pop()
+    return queue.workload(key)
+
+
+def why_inadmissible(queue: PendingQueue, workload: Workload) -> Refusal | None:
+    return queue.why_inadmissible(workload.priority, workload.key)
 
 
 def rows(queue: PendingQueue) -> list[int]:
     """The rest of the queue, in its order."""
-    found = []
-    while (workload := queue.pop()) is not None:
-        found.append(workload.row)
-    return found
+    return [pop(queue).row for _ in range(len(queue.waiting))]
 
 
 def refusal(needs: int) -> Refusal:
@@ -46,7 +46,7 @@ def test_a_workload_that_would_have_to_borrow_what_is_not_there_is_inadmissible_
     given = QuotaCycle(team(), (5, 0), (2, 0), (7, 0))
     given.use("b", 5)
     queue = pending(given)
-    found = [queue.why_inadmissible(pop(queue)) for _ in range(3)]
+    found = [why_inadmissible(queue, pop(queue)) for _ in range(3)]
     assert [one and one.needs // MILLI for one in found] == [5, None, 7]
     assert {(one.left // MILLI, one.nominal // MILLI, one.more) for one in found if one} == {(4, 4, 0)}
 
@@ -55,17 +55,17 @@ def test_in_a_strict_queue_no_workload_is_prechecked() -> None:
     given = QuotaCycle(team(strategy=Strategy.STRICT_FIFO), (5, 0))
     given.use("b", 5)
     queue = pending(given)
-    assert queue.why_inadmissible(pop(queue)) is None
+    assert why_inadmissible(queue, pop(queue)) is None
 
 
 def test_a_workload_that_requests_no_less_than_a_refused_one_is_inadmissible() -> None:
     queue = pending(QuotaCycle(team(), (2, 1), (3, 0), (1, 0), (2, 2)))
     urgent, refused, larger, smaller = (pop(queue) for _ in range(4))
     queue.refuse(refused, refusal(2))
-    assert (found := queue.why_inadmissible(larger)) is not None
+    assert (found := why_inadmissible(queue, larger)) is not None
     assert found.needs == 3 * MILLI
-    assert queue.why_inadmissible(smaller) is None
-    assert queue.why_inadmissible(urgent) is None, "its priority is higher"
+    assert why_inadmissible(queue, smaller) is None
+    assert why_inadmissible(queue, urgent) is None, "its priority is higher"
 
 
 def test_once_quota_is_released_inadmissible_workloads_come_again() -> None:
@@ -73,11 +73,11 @@ def test_once_quota_is_released_inadmissible_workloads_come_again() -> None:
     given.use("b", 5)
     queue = pending(given)
     first = pop(queue)
-    assert queue.why_inadmissible(first) is not None
-    queue.inadmissible[first.key] = first
+    assert why_inadmissible(queue, first) is not None
+    queue.set_aside(first)
     given.use("b", -3)
     assert queue.prechecks is not None
     queue.prechecks.reset()
     queue.wake()
-    assert queue.why_inadmissible(first) is None
+    assert why_inadmissible(queue, first) is None
     assert rows(queue) == [0, 1]

@@ -101,7 +101,7 @@ def _lead(search: _Search, tried: GangTest) -> Lead:
     return Lead()
 
 
-_NEVER = Worth((0.0, float("inf")))
+_NEVER = Worth(0.0, float("inf"))
 
 
 def room_without(world: World, row: int, nodes: Iterable[NodeName]) -> int:
