@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, AlphaBeta, Amdahl, Power, SpeedModel
+from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, SpeedModel
 from batuta.backends.sim.workload import SimJob, Workload
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
@@ -353,13 +353,13 @@ def _range(size: int, gpus: int, stretch: float, kind: float) -> tuple[int, int,
 
 def _curve(largest: int, family: float, parameter: float) -> tuple[str, SpeedCurve]:
     """A family and its parameter, from nearly linear to poor; values to four digits."""
-    model: SpeedModel
     if family < 0.4:
-        name, model = "amdahl", Amdahl(round(0.01 + 0.14 * parameter, 3))
+        name, model = "amdahl", SpeedModel("amdahl", (round(0.01 + 0.14 * parameter, 3),))
     elif family < 0.7:
-        name, model = "power", Power(round(0.65 + 0.33 * parameter, 3))
+        name, model = "power", SpeedModel("power", (round(0.65 + 0.33 * parameter, 3),))
     else:
-        name, model = "all-reduce", AlphaBeta(round(0.002 + 0.03 * parameter, 3), round(0.2 * parameter, 3))
+        costs = round(0.002 + 0.03 * parameter, 3), round(0.2 * parameter, 3)
+        name, model = "all-reduce", SpeedModel("alpha-beta", costs)
     return name, _rounded(model, largest)
 
 

@@ -215,7 +215,7 @@ def assemble(
     such that a job takes its recorded time at its recorded size, whatever the curve.
     """
     requests.sort(key=attrgetter("submit_s"))
-    check_requests(cells, requests)
+    cells.check(requests)
     shape = shaper_for(file, options, len(requests))
     width = max(5, len(str(len(requests))))
     start_s = requests[0].submit_s
@@ -224,21 +224,6 @@ def assemble(
         for index, request in enumerate(requests)
     )
     return Workload(file.title, format_name, jobs, tuple(notes))
-
-
-def check_requests(cells: CellParser, requests: Sequence[TraceRequest]) -> None:
-    """Raises every problem of the file, also repeated ids and that there are no jobs."""
-    ids = [request.id for request in requests if request.id]
-    if len({*ids}) != len(ids):
-        first: dict[str, int] = {}
-        for request in sorted(requests, key=attrgetter("line")):
-            seen = first.setdefault(request.id, request.line)
-            if request.id and seen != request.line:
-                cells.fault(request.line, f"id {request.id} is taken by line {seen}", "ids must be unique")
-    if not requests and not cells.problems:
-        cells.fault(0, "holds no jobs")
-    if cells.problems:
-        raise InputError(sorted(cells.problems, key=attrgetter("line")))
 
 
 def _sim_job(request: TraceRequest, job_id: str, index: int, start_s: float, shape: Shaper) -> SimJob:
