@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batuta.backends.sim.goodput.profiles import AppProfile, read_arrays, write_arrays
 from batuta.core.arrays import FloatArray, IntArray
@@ -41,8 +40,6 @@ def pack(gpus: int, gpus_per_node: int = 4) -> Placement:
 
 class Throughput:
     """Step times of one application; every answer is computed once and kept, also between runs."""
-
-    __slots__ = ("_curves", "_fresh", "_interpolate", "_known", "_most_nodes", "_points", "_profile")
 
     def __init__(self, profile: AppProfile) -> None:
         self._profile = profile
@@ -137,20 +134,10 @@ def _interpolator(profile: AppProfile) -> Any:
     """Linear interpolation over a Delaunay triangulation of all measurements, placements first."""
     from scipy.interpolate import LinearNDInterpolator  # 0.7 s of CPU time, and rarely needed
 
-    at, times = _measured_points(profile)
-    return LinearNDInterpolator(at, times)
-
-
-def _measured_points(profile: AppProfile) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     rows = profile.placements
-    for code, local, step_s, sync_s in zip(
-        rows.placement.tolist(),
-        rows.local_bsz.tolist(),
-        rows.step_s.tolist(),
-        rows.sync_s.tolist(),
-        strict=True,
-    ):
+    columns = (rows.placement, rows.local_bsz, rows.step_s, rows.sync_s)
+    for code, local, step_s, sync_s in zip(*(column.tolist() for column in columns), strict=True):
         digits = str(code)
         groups[len(digits), sum(map(int, digits)), local].append((step_s, sync_s))
     # Placements with equal counts are averaged, and the order is fixed: it decides the triangulation.
@@ -159,4 +146,6 @@ def _measured_points(profile: AppProfile) -> tuple[NDArray[np.float64], NDArray[
     more = profile.scalability
     at = np.column_stack((more.num_nodes, more.num_replicas, more.local_bsz))
     times = np.column_stack((more.step_s, more.sync_s))
-    return np.concatenate([np.array(keys, float), at.astype(float)]), np.concatenate([np.array(means), times])
+    return LinearNDInterpolator(
+        np.concatenate([np.array(keys, float), at.astype(float)]), np.concatenate([np.array(means), times])
+    )

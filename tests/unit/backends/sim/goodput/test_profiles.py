@@ -93,20 +93,19 @@ def test_all_faults_are_named_with_file_and_line(toy_folder: Path):
     )
     (app / "validation-60.csv").unlink()
     (app / "validation-big.csv").write_text("")
-    header = "(the first line should be num_nodes,num_replicas,local_bsz,step_time,sync_time)"
     assert faults_of(toy_folder) == [
         "validation-big.csv: the name holds no batch size (as in validation-128.csv)",
-        "placements.csv:4: local_bsz is not a whole number: 'x'",
-        "placements.csv:4: step_time is not above zero: -0.2",
-        "placements.csv:4: sync_time is not a finite number: 'nan'",
-        "placements.csv:5: placement is not a row of digits 1–9, one per node: '10'",
-        "placements.csv:6: has 3 fields, the header has 4",
+        "placements.csv:4: local_bsz must be a whole number within 1..2147483647, found 'x'",
+        "placements.csv:4: step_time must be a number > 0, found '-0.2'",
+        "placements.csv:4: sync_time must be a number ≥ 0, found 'nan'",
+        "placements.csv:5: placement must be a row of digits 1–9, one per node, found '10'",
+        "placements.csv:6: 3 columns, the header has 4",
         "placements.csv:3: repeats line 2",
         "placements.csv:7: sync_time is longer than step_time",
-        f"scalability.csv:1: column num_replicas is missing {header}",
-        f"scalability.csv:1: column sync_time is missing {header}",
-        "validation-20.csv:3: grad_var is negative: -1",
-        "validation-20.csv:4: metric is not a number: ''",
+        "scalability.csv:1: column num_replicas is missing (known: num_nodes, local_bsz, step_time)",
+        "scalability.csv:1: column sync_time is missing (did you mean step_time?)",
+        "validation-20.csv:3: grad_var must be a number ≥ 0, found '-1'",
+        "validation-20.csv:4: metric must be a number that is finite, found ''",
         "validation-20.csv:2: grad_sqr and grad_var are both zero",
         "validation-20.csv:5: progress is less than in the epoch before",
     ]
