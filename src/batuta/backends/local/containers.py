@@ -154,14 +154,7 @@ class Apptainer:
     name: str = "apptainer"
 
     def create(self, container: Container) -> list[str]:
-        return [
-            self.path,
-            "build",
-            "--force",
-            "--sandbox",
-            self._root(container),
-            f"docker://{container.image}",
-        ]
+        return [self.path, "build", "--force", "--sandbox", self._root(container), f"docker://{container.image}"]
 
     def start(self, container: Container) -> list[str]:
         # With a process namespace of its own: the end of its first process is the end of all.

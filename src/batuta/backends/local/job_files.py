@@ -30,14 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from batuta.backends.local.files import (
-    DirectoryPool,
-    move_to_trash,
-    read_json,
-    read_small,
-    write_json,
-    write_small,
-)
+from batuta.backends.local.files import DirectoryPool, move_to_trash, read_json, read_small, write_json, write_small
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
 from batuta.prediction import Run

@@ -13,14 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from batuta.backends.local.context import JobContext
-from batuta.backends.local.job_files import (
-    JobFiles,
-    RunHistory,
-    RunRecord,
-    past_run,
-    read_record,
-    read_run_history,
-)
+from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, past_run, read_record, read_run_history
 from batuta.backends.local.live_run import (
     CannotLaunch,
     LiveRun,

@@ -75,10 +75,7 @@ def judge(
 def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], str]) -> Outcome:
     """Attributes the end of a run that was not told to stop."""
     ranks = range(len(states))
-    for why, verdict in (
-        (ExitReason.SETUP_FAILED, RunEnd.FAILED_SETUP),
-        (ExitReason.TIME_LIMIT, RunEnd.TIME_LIMIT),
-    ):
+    for why, verdict in ((ExitReason.SETUP_FAILED, RunEnd.FAILED_SETUP), (ExitReason.TIME_LIMIT, RunEnd.TIME_LIMIT)):
         for rank in ranks:
             if states[rank].why is why:
                 return _told(verdict, states, rank, last_line)

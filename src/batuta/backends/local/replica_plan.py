@@ -31,13 +31,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from batuta.backends.local.addresses import node_addresses
-from batuta.backends.local.containers import (
-    Container,
-    ContainerRuntimes,
-    container_env,
-    container_run,
-    mounts_of,
-)
+from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, container_run, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
 from batuta.backends.local.mounts import PrivateMounts, lock_folder, view_of
 from batuta.backends.local.processes import ReplicaSpec

@@ -142,12 +142,7 @@ class ReplicaPhase(StrEnum):
 
     @property
     def is_alive(self) -> bool:
-        return self in {
-            ReplicaPhase.STARTING,
-            ReplicaPhase.SETUP,
-            ReplicaPhase.RUNNING,
-            ReplicaPhase.STOPPING,
-        }
+        return self in {ReplicaPhase.STARTING, ReplicaPhase.SETUP, ReplicaPhase.RUNNING, ReplicaPhase.STOPPING}
 
 
 class ExitReason(StrEnum):

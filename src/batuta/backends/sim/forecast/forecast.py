@@ -150,9 +150,7 @@ def _own_spread(from_s: float, finish_s: float, known: Quantiles) -> tuple[float
 
 
 def _table(
-    projections: Sequence[Projection],
-    ids: Sequence[JobId],
-    times: Callable[[Projection], Mapping[JobId, float]],
+    projections: Sequence[Projection], ids: Sequence[JobId], times: Callable[[Projection], Mapping[JobId, float]]
 ) -> FloatArray:
     """A row for each job, a column for each projection."""
     return np.array([[times(projection).get(job, math.inf) for projection in projections] for job in ids]).reshape(

@@ -97,6 +97,5 @@ def _forecast_input(world: World, now_s: float, query: Query, worlds: int) -> tu
         return inputs, ALONE
     note = f"if jobs keep coming as they did lately: {recent.jobs_per_s * 3600:.3g} an hour, like those"
     return replace(
-        inputs,
-        external=lambda run: ExternalEvents(draw_arrivals(recent, sampler, run, now_s, ahead_s)),
+        inputs, external=lambda run: ExternalEvents(draw_arrivals(recent, sampler, run, now_s, ahead_s))
     ), note

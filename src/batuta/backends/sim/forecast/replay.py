@@ -79,8 +79,7 @@ class JournalSpan:
         return [
             SimJob(
                 replace(
-                    as_simulated(job, job.work_s, own.measured.restart_s),
-                    restartable=job.restartable or own.saves,
+                    as_simulated(job, job.work_s, own.measured.restart_s), restartable=job.restartable or own.saves
                 ),
                 own.work_s,
                 own.measured.curve,
@@ -245,9 +244,7 @@ def _truth(
 
 def _notes(truth: Mapping[JobId, ActualJob], crashes: int, changes: int) -> tuple[str, ...]:
     ended = sum(one.ended for one in truth.values())
-    notes = [
-        f"the work of {ended} jobs that ended is what they ran, with speeds and starts as measured",
-    ]
+    notes = [f"the work of {ended} jobs that ended is what they ran, with speeds and starts as measured"]
     if ended < len(truth):
         notes.append(f"{len(truth) - ended} others take as long as is believed of them")
     notes.append("jobs that reported progress do so again once they run")
@@ -329,11 +326,7 @@ def summarise_replays(span: JournalSpan, projections: Sequence[tuple[str, Projec
 
 
 def _row(
-    policy: str,
-    projection: Projection,
-    common: Sequence[JobId],
-    ended: Sequence[JobId],
-    submit_s: dict[JobId, float],
+    policy: str, projection: Projection, common: Sequence[JobId], ended: Sequence[JobId], submit_s: dict[JobId, float]
 ) -> ReplaySummary:
     count = len(common)
     return ReplaySummary(

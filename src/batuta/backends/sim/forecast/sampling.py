@@ -109,8 +109,7 @@ def recent_arrivals(world: World, now_s: float, window_s: float = WINDOW_S) -> R
     known = [*living, *(_finished_job(past) for past in world.past.values())]
     since_s = now_s - window_s
     found = sorted(
-        (job for job in known if job.submit_s >= since_s),
-        key=lambda job: (job.submit_s, job.sequence, job.id),
+        (job for job in known if job.submit_s >= since_s), key=lambda job: (job.submit_s, job.sequence, job.id)
     )
     groups = _grouped(found)
     if len(groups) < _MIN_GROUPS:

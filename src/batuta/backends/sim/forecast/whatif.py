@@ -115,10 +115,7 @@ def _of_request(job: Job) -> Quantiles:
 
 
 def _compared(
-    inputs: ForecastInput,
-    before: Sequence[Projection],
-    after: Sequence[Projection],
-    submitted: Sequence[JobId],
+    inputs: ForecastInput, before: Sequence[Projection], after: Sequence[Projection], submitted: Sequence[JobId]
 ) -> Comparison:
     runs = min(len(before), len(after))
     before, after = before[:runs], after[:runs]
@@ -149,10 +146,7 @@ def _job_outcome(job: JobId, submit_s: float, *worlds: Sequence[Projection]) -> 
 
 
 def _outcome(
-    projections: Sequence[Projection],
-    both: Sequence[JobId],
-    submit_s: dict[JobId, float],
-    everyone: Sequence[JobId],
+    projections: Sequence[Projection], both: Sequence[JobId], submit_s: dict[JobId, float], everyone: Sequence[JobId]
 ) -> Outcome:
     def over_jobs(value: Callable[[Projection, JobId], float]) -> float:
         return _mean(value(one, job) for one in projections for job in both)

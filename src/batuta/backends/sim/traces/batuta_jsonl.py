@@ -193,9 +193,7 @@ PARSERS: dict[str, FieldParser] = {
     "topology": _object(Topology, {"within": _one_of(Spread), "required": _flag, "single_numa": _flag}),
     "goodput": _optional(
         _object(
-            GoodputRequest,
-            {"application": _text, "num_replicas": _gpus, "batch_size": _whole(1, 10**9)},
-            complete=True,
+            GoodputRequest, {"application": _text, "num_replicas": _gpus, "batch_size": _whole(1, 10**9)}, complete=True
         )
     ),
 }

@@ -177,20 +177,14 @@ class GeneratorOptions:
                 f"jobs per hour must be a number > 0, found {self.jobs_per_hour}",
             ),
             (0 <= self.start_hour < math.inf, f"start hour must be ≥ 0, found {self.start_hour}"),
-            (
-                0 < self.duration_scale < math.inf,
-                f"duration scale must be a number > 0, found {self.duration_scale}",
-            ),
+            (0 < self.duration_scale < math.inf, f"duration scale must be a number > 0, found {self.duration_scale}"),
             (
                 0 < self.shortest_s <= self.longest_s < math.inf,
                 f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}",
             ),
             (self.users >= 1, f"users must be at least 1, found {self.users}"),
             (0 <= self.zipf_exponent < math.inf, f"Zipf exponent must be ≥ 0, found {self.zipf_exponent}"),
-            (
-                0 <= self.elastic_fraction <= 1,
-                f"elastic fraction must be within 0..1, found {self.elastic_fraction}",
-            ),
+            (0 <= self.elastic_fraction <= 1, f"elastic fraction must be within 0..1, found {self.elastic_fraction}"),
             (0 <= self.restart_s < math.inf, f"restart time must be ≥ 0, found {self.restart_s}"),
             (
                 all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
@@ -304,12 +298,7 @@ def _submits(options: GeneratorOptions, demands: Sequence[tuple[int, float]], dr
 
 
 def _sim_job(
-    options: GeneratorOptions,
-    job_id: str,
-    submit_s: float,
-    demand: tuple[int, float],
-    user: int,
-    row: Sequence[float],
+    options: GeneratorOptions, job_id: str, submit_s: float, demand: tuple[int, float], user: int, row: Sequence[float]
 ) -> SimJob:
     size, seconds = demand
     low = high = size

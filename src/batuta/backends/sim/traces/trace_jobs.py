@@ -84,9 +84,7 @@ def _read_model(path: Path) -> list[MeasuredModel]:
     ascending = counts == sorted(set(counts)) and counts[:1] == [1] and counts[-1] <= LARGEST_JOB_GPUS
     if header[0].strip() != "global_batch_size" or not ascending:
         raise InputError.of(
-            "the header must be global_batch_size and ascending GPU counts from 1",
-            file=str(path),
-            line=line,
+            "the header must be global_batch_size and ascending GPU counts from 1", file=str(path), line=line
         )
     found: list[MeasuredModel] = []
     problems: list[Problem] = []
