@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.processes import ReplicaSpec, RunningReplica, kill, launch, observe
+from batuta.backends.local.processes import RunningReplica, kill, launch, observe
 from batuta.backends.local.progress import ProgressTail
-from batuta.backends.local.runner_protocol import ReplicaPhase
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec
 from batuta.backends.local.watch import RunnerEvent, Watch
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}

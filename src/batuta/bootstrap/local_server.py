@@ -29,6 +29,7 @@ from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
+from batuta.backends.local.mounts import why_no_views
 from batuta.bootstrap.forecast_process import ForecastProcess
 from batuta.bootstrap.local_gpus import (
     LocalGpus,
@@ -296,7 +297,7 @@ def _build(
         virtual=options.virtual,
         images=containers.rules,
         ports_at=_ports_at(options.listen),
-        paths=PathRules(None, Path.home(), no_mounts=backend.private_mounts.why_not),
+        paths=PathRules(None, Path.home(), no_mounts=why_no_views),
         version=__version__,
         user_priority=options.user_priority,
         open_metrics=options.open_metrics,

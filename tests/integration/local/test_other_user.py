@@ -15,7 +15,8 @@ NOBODY = "65534"
 COURSE = """
     import os, sys, time
     from pathlib import Path
-    from batuta.backends.local.processes import ReplicaSpec, clean_up, find_leftovers, launch, observe
+    from batuta.backends.local.processes import clean_up, find_leftovers, launch, observe
+from batuta.backends.local.runner_protocol import ReplicaSpec
     from batuta.backends.local.processes import request_checkpoint, stop
     assert os.geteuid() != 0
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 from batuta.backends.local.processes import (
@@ -194,7 +195,7 @@ def test_replica_outlives_its_server_and_is_adopted(replicas: Replicas):
     replica = adopt(run_dir)
     assert replica is not None
     news: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
-    with Watch(news.put) as watch:
+    with closing(Watch(news.put)) as watch:
         watch.add(replica)
         assert news.empty()
         (replicas.home / "go").touch()

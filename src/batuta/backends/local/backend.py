@@ -115,8 +115,6 @@ class LocalBackend:
             gpu_injector,
             containers or ContainerRuntimes(),
         )
-        self.private_mounts = machine.mounts
-        """Whether jobs can have mounts that they alone see."""
         self._context = JobContext(
             machine,
             PortReservations(),

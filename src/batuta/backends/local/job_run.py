@@ -409,7 +409,7 @@ class JobRun:
         run = LiveRun.find(self._files, record)
         run.is_announced = is_announced
         self._found = None
-        self._context.ports.claim(record.run_id(0), [record.port])
+        self._context.ports.claim(record.run_id(0), record.port)
         self._take(run)
 
     def _take(self, run: LiveRun) -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batuta.backends.local import processes
 from batuta.backends.local.addresses import NoPortFree
@@ -21,10 +22,10 @@ from batuta.backends.local.context import JobContext
 from batuta.backends.local.files import read_small
 from batuta.backends.local.job_files import JobFiles, RunRecord, write_first_record, write_record
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.mounts import CannotMount, link_mounts
-from batuta.backends.local.processes import ReplicaSpec, RunningReplica
+from batuta.backends.local.mounts import CannotMount, link_mounts, why_no_views
+from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Machine, plan_replicas, rank_count, workdir_of, write_hosts
-from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobKind
@@ -306,7 +307,7 @@ class LiveRun:
     # ------------------------------------------------------------------------------------ on its way out
 
     def ask_for_checkpoint(self, now_s: float) -> None:
-        self._note(self.record.asked(now_s))
+        self._note(replace(self.record, asked_s=now_s))
         self.look(0)
         self.request = self.states[0].checkpoint_request + 1
         self.checkpointed_s = None
@@ -338,7 +339,7 @@ class LiveRun:
 
     def bring_up_the_rear(self, now_s: float) -> None:
         """Stops those that did not end with rank 0, which ended well: so the run has, too."""
-        self._note(self.record.trailed())
+        self._note(replace(self.record, trailing=True))
         self.stop(now_s)
 
     def destroy(self) -> None:
@@ -415,10 +416,10 @@ def launch_run(
         if not context.machine.knows(placement):
             raise CannotLaunch(f"this machine does not have {_shown(placement)}")
         files.prepare(number, context.directory_pool)
-        if task.file_mounts and not image_of(task.image_id) and context.machine.mounts.why_not():
+        if task.file_mounts and not image_of(task.image_id) and why_no_views():
             relative = [mount for mount in task.file_mounts if is_relative_target(mount.target)]
             link_mounts(relative, workdir_of(task, files))
-        record = record.at_port(context.ports.reserve(owner)[0])
+        record = replace(record, port=context.ports.reserve(owner))
         specs = plan_replicas(context.machine, files, task, job, record, limit_s)
         return LiveRun.start(files, record, specs)
     except CannotMount:

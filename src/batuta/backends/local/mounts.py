@@ -15,11 +15,11 @@ Where the machine gives no views, tasks that need one are refused; relative targ
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -36,29 +36,14 @@ class CannotMount(Exception):
     """A mount cannot be had, and a second try would not help."""
 
 
-class PrivateMounts:
-    """Whether this machine gives jobs private views, found out when it is first asked. For any thread."""
-
-    def __init__(self) -> None:
-        self._asking = threading.Lock()
-        self._why_not: str | None = None
-
-    def why_not(self) -> str:
-        """Why it does not; empty when it does."""
-        with self._asking:
-            if self._why_not is None:
-                self._why_not = _probe()
-            return self._why_not
-
-
-def view_of(task: Task, workdir: Path, home: str, mounts: PrivateMounts) -> list[BindMount]:
+def view_of(task: Task, workdir: Path, home: str) -> list[BindMount]:
     """What a replica sees beside what is there. CannotMount where it needs a view that cannot be had."""
     needed = [mount for mount in task.file_mounts if not is_relative_target(mount.target)]
     sky = task.mentions_sky_workdir
     is_root = os.geteuid() == 0
     if not (task.file_mounts or sky or is_root) or sys.platform != "linux":
         return []
-    if why := mounts.why_not():
+    if why := why_no_views():
         if needed or sky:
             target = needed[0].target if needed else "~/sky_workdir"
             raise CannotMount(f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})")
@@ -122,7 +107,9 @@ def _is_linked(mount: Mount, target: Path) -> bool:
     raise CannotMount(f"file_mounts: something else than {mount.source} is at {target} already")
 
 
-def _probe() -> str:
+@functools.cache
+def why_no_views() -> str:
+    """Why this machine gives jobs no private views; empty when it does. Found out when it is first asked."""
     if sys.platform != "linux":
         return "this is not Linux"
     words: Sequence[str] = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]

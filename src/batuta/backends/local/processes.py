@@ -87,22 +87,6 @@ def _is_member(entry: Entry, session: process_tree.Process | None) -> bool:
     return leader is None or leader.start == session[1]
 
 
-__all__ = [
-    "ReplicaSpec",
-    "ReplicaState",
-    "RunExists",
-    "RunningReplica",
-    "adopt",
-    "clean_up",
-    "find_leftovers",
-    "kill",
-    "kill_leftovers",
-    "launch",
-    "observe",
-    "request_checkpoint",
-    "stop",
-]
-
 _LOCK_FILE = 3
 _STARTS_WITHIN_S = 10.0
 _REMOVES_WITHIN_S = 30.0

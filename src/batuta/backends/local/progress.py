@@ -12,7 +12,6 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -31,26 +30,17 @@ from batuta.spec.task_resources import rank_settings
 _MOST_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TailPosition:
-    """How far a file has been read. Kept in the journal, it spares a new server what the old one has read."""
-
-    inode: int = 0
-    offset: int = 0
-
-
 class ProgressTail:
     """Yields each complete line of a file once, as the file grows; starts again when it is replaced or cut.
 
     One poll of a file that has not changed is one `stat`. A poll reads at most `most_bytes`; a line longer
-    than that is left out and counted in `skipped_bytes`.
+    than that is left out.
     """
 
-    def __init__(self, path: Path, position: TailPosition | None = None, most_bytes: int = _MOST_BYTES) -> None:
-        self.position = position or TailPosition()
-        self.skipped_bytes = 0
+    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
         self._path = path
         self._most_bytes = most_bytes
+        self._inode = self._offset = 0
         self._in_long_line = False
 
     def poll(self, *, at_end: bool = False) -> list[str]:
@@ -59,21 +49,17 @@ class ProgressTail:
             found = os.stat(self._path)
         except OSError:
             return []
-        if found.st_ino != self.position.inode:
-            rest = self._rest_of_rotated()
-            if rest:
+        if found.st_ino != self._inode:
+            # What is unread of the file that had our name before, if it was moved to `.1`.
+            rotated = self._path.with_name(f"{self._path.name}.1")
+            if self._inode and (rest := self._read(rotated, at_end=True)):
                 return rest
             self._go_to(found.st_ino, 0)
-        elif found.st_size < self.position.offset:
+        elif found.st_size < self._offset:
             self._go_to(found.st_ino, 0)
-        if found.st_size == self.position.offset:
+        if found.st_size == self._offset:
             return []
         return self._read(self._path, at_end=at_end)
-
-    def _rest_of_rotated(self) -> list[str]:
-        """What is unread of the file that had our name before, if it was moved to `.1`."""
-        rotated = self._path.with_name(self._path.name + ".1")
-        return self._read(rotated, at_end=True) if self.position.inode else []
 
     def _read(self, path: Path, *, at_end: bool) -> list[str]:
         try:
@@ -82,34 +68,27 @@ class ProgressTail:
         except OSError:
             return []
         try:
-            if os.fstat(file).st_ino != self.position.inode:
+            if os.fstat(file).st_ino != self._inode:
                 return []  # replaced this instant: next time
-            data = os.pread(file, self._most_bytes, self.position.offset)
+            data = os.pread(file, self._most_bytes, self._offset)
         except OSError:
             return []  # a folder, or the disk is broken
         finally:
             os.close(file)
-        whole = data.rfind(b"\n") + 1
-        if at_end and len(data) < self._most_bytes:
-            whole = len(data)
+        is_full = len(data) == self._most_bytes
+        whole = len(data) if at_end and not is_full else data.rfind(b"\n") + 1
         if whole == 0:
-            if len(data) == self._most_bytes:
-                self._skip(len(data))
+            if is_full:
+                self._go_to(self._inode, self._offset + len(data), in_long_line=True)
             return []
-        self._go_to(self.position.inode, self.position.offset + whole, in_long_line=self._in_long_line)
         lines = data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")
         if self._in_long_line:
-            self.skipped_bytes += len(lines.pop(0))
-            self._in_long_line = False
+            del lines[0]
+        self._go_to(self._inode, self._offset + whole)
         return lines
 
-    def _skip(self, count: int) -> None:
-        self._go_to(self.position.inode, self.position.offset + count, in_long_line=True)
-        self.skipped_bytes += count
-
     def _go_to(self, inode: int, offset: int, *, in_long_line: bool = False) -> None:
-        self.position = TailPosition(inode, offset)
-        self._in_long_line = in_long_line
+        self._inode, self._offset, self._in_long_line = inode, offset, in_long_line
 
 
 CSV_VARIABLE = "VODA_METRICS_CSV"

@@ -23,18 +23,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from batuta.backends.local.addresses import node_addresses
 from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, container_run, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
-from batuta.backends.local.mounts import PrivateMounts, lock_folder, view_of
-from batuta.backends.local.processes import ReplicaSpec
+from batuta.backends.local.mounts import lock_folder, view_of
+from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobKind
 from batuta.spec.replica_env import ReplicaContext, build_run_env, setup_env_changes
@@ -75,52 +73,6 @@ class HostGpus:
 
     def inject(self, replica: ReplicaGpus, env: Mapping[str, str]) -> dict[str, str]:
         return dict(env)
-
-
-Hosts: TypeAlias = Sequence[tuple[str, int]]
-"""Names and slots."""
-
-HERE = "localhost"
-
-
-class HostfileStyle(StrEnum):
-    """How a line says how many slots a host has."""
-
-    OPEN_MPI = "open-mpi"  # localhost slots=4
-    MPICH = "mpich"  # localhost:4, Intel MPI and Horovod too
-
-
-def local_hosts(slots_per_node: Sequence[int]) -> Hosts:
-    """A job's nodes as what they are: slots of this machine."""
-    return [(HERE, sum(slots_per_node))] if sum(slots_per_node) else []
-
-
-def write_hostfile(path: Path, hosts: Hosts, style: HostfileStyle = HostfileStyle.OPEN_MPI) -> None:
-    """Writes a host file, or a new version of it."""
-    separator = " slots=" if style is HostfileStyle.OPEN_MPI else ":"
-    _replace(path, "".join(f"{name}{separator}{slots}\n" for name, slots in hosts), 0o644)
-
-
-def write_discovery_script(script: Path, hosts: Hosts) -> None:
-    """Writes a script for `horovodrun --host-discovery-script`: it prints the hosts of the moment it runs."""
-    update_discovery(script, hosts)
-    _replace(script, f"#!/bin/sh\nexec cat {shlex.quote(str(_list_of(script).absolute()))}\n", 0o755)
-
-
-def update_discovery(script: Path, hosts: Hosts) -> None:
-    """Changes what the discovery script prints."""
-    write_hostfile(_list_of(script), hosts, HostfileStyle.MPICH)
-
-
-def _list_of(script: Path) -> Path:
-    return script.with_name(script.name + ".hosts")
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(mode)
-    os.replace(draft, path)
 
 
 Device: TypeAlias = str | int
@@ -171,7 +123,6 @@ class Machine:
     log_cap_bytes: int
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
-    mounts: PrivateMounts = field(default_factory=PrivateMounts)
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -265,7 +216,7 @@ def _spec(
     if "BASH_ENV" not in env and _NEEDS_BASHRC.search(f"{task.setup}\n{task.run}"):
         before = files.replica(record.number, rank) / _BASHRC
         spec = replace(spec, env={**env, "BASH_ENV": str(before)}, files={_BASHRC: _READ_BASHRC})
-    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()), machine.mounts)
+    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()))
     return replace(spec, view=view, view_locks=lock_folder()) if view else spec
 
 
@@ -308,17 +259,19 @@ def _in_container(
 
 def write_hosts(control: Path, placement: Placement) -> dict[str, str]:
     """Writes the host lists of a job that starts its own workers; the variables that name them."""
-    # One slot for each GPU, or for each replica of a CPU-only job.
-    slots = Counter[NodeName]()
-    for span in placement.spans:
-        slots[span.node] += len(span.gpus) or 1
-    hosts = local_hosts(list(slots.values()))
+    slots = placement.units  # one for each GPU, or for each replica of a CPU-only job
     open_mpi, mpich, script = control / "hostfile", control / "hostfile.mpich", control / "discover-hosts.sh"
-    write_hostfile(open_mpi, hosts)
-    write_hostfile(mpich, hosts, HostfileStyle.MPICH)
-    write_discovery_script(script, hosts)
+    for path, text, mode in (
+        (open_mpi, f"localhost slots={slots}\n", 0o644),
+        (mpich, f"localhost:{slots}\n", 0o644),  # as Intel MPI and Horovod want it, too
+        (script, f"#!/bin/sh\nexec cat {shlex.quote(str(mpich.absolute()))}\n", 0o755),
+    ):
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text(text, encoding="utf-8")
+        draft.chmod(mode)
+        os.replace(draft, path)
     env = {
-        "BATUTA_NUM_PROCS": str(placement.units),
+        "BATUTA_NUM_PROCS": str(slots),
         "BATUTA_HOSTFILE": str(open_mpi),
         "BATUTA_DISCOVERY_SCRIPT": str(script),
         "OMPI_MCA_orte_default_hostfile": str(open_mpi),

@@ -16,13 +16,8 @@ from batuta.backends.local.addresses import (
     node_address,
     node_addresses,
 )
-from batuta.backends.local.replica_plan import (
-    HostfileStyle,
-    local_hosts,
-    update_discovery,
-    write_discovery_script,
-    write_hostfile,
-)
+from batuta.backends.local.replica_plan import write_hosts
+from tests.support.worlds import at
 
 
 def test_no_port_is_given_twice():
@@ -30,8 +25,7 @@ def test_no_port_is_given_twice():
     given: list[int] = []
 
     def take(owner: str) -> None:
-        for _ in range(10):
-            given.extend(reservations.reserve(owner, 2))
+        given.extend(reservations.reserve(f"{owner}-{number}") for number in range(20))
 
     threads = [threading.Thread(target=take, args=(str(i),)) for i in range(4)]
     for thread in threads:
@@ -56,18 +50,18 @@ def test_port_in_use_is_not_given():
 def test_released_and_claimed_ports(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(addresses, "is_free", lambda _: True)
     reservations = PortReservations(range(30_000, 30_003), seed=1)
-    reservations.claim("old", [30_001])
-    assert sorted(reservations.reserve("new", 2)) == [30_000, 30_002]
+    reservations.claim("old", 30_001)
+    assert sorted(reservations.reserve(owner) for owner in ("new", "newer")) == [30_000, 30_002]
     with pytest.raises(NoPortFree):
         reservations.reserve("third")
     reservations.release("old")
     reservations.release("unknown")
-    assert reservations.reserve("third") == [30_001]
+    assert reservations.reserve("third") == 30_001
 
 
 def test_reserved_port_can_be_listened_at_without_options():
     """Programs bind as they like, also without SO_REUSEADDR."""
-    port = PortReservations().reserve("job")[0]
+    port = PortReservations().reserve("job")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
@@ -108,26 +102,23 @@ def test_server_on_all_addresses_is_reached_at_a_node():
             pass
 
 
-def test_host_files(tmp_path: Path):
-    path = tmp_path / "hosts"
-    write_hostfile(path, local_hosts([2, 2, 1]))
-    assert path.read_text() == "localhost slots=5\n"
-    write_hostfile(path, [("a", 1), ("b", 2)], HostfileStyle.MPICH)
-    assert path.read_text() == "a:1\nb:2\n"
-    assert local_hosts([]) == []
-    assert list(tmp_path.iterdir()) == [path]
+def test_host_files_have_the_slots_of_all_nodes(tmp_path: Path):
+    env = write_hosts(tmp_path, at("n0:01 n1:01 n2:0"))
+    assert Path(env["BATUTA_HOSTFILE"]).read_text() == "localhost slots=5\n"
+    assert Path(env["HYDRA_HOST_FILE"]).read_text() == "localhost:5\n"
+    assert env["BATUTA_NUM_PROCS"] == "5"
+    named = {value for value in env.values() if value.startswith("/")}
+    assert {str(path) for path in tmp_path.iterdir()} == named
 
 
 def test_discovery_script_prints_the_hosts_of_now(tmp_path: Path):
-    script = tmp_path / "it's here" / "discover.sh"
-    script.parent.mkdir()
-    write_discovery_script(script, local_hosts([2]))
+    control = tmp_path / "it's here"
+    control.mkdir()
+    script = write_hosts(control, at("n0:01"))["BATUTA_DISCOVERY_SCRIPT"]
 
     def discovered() -> str:
         return subprocess.run([script], check=True, capture_output=True, text=True, cwd="/").stdout
 
     assert discovered() == "localhost:2\n"
-    update_discovery(script, local_hosts([2, 2]))
+    write_hosts(control, at("n0:01 n1:01"))
     assert discovered() == "localhost:4\n"
-    update_discovery(script, [])
-    assert discovered() == ""

@@ -43,7 +43,7 @@ def test_different_jobs_have_different_folders():
 def test_record_is_read_as_it_was_written(tmp_path: Path):
     files = JobFiles(tmp_path, "a")
     files.prepare(3)
-    record = RunRecord("a", 3, at("n0:01 n1:3"), 2, 23456, 1234.5).asked(1240.0).moved_to(at("n0:0")).left()
+    record = RunRecord("a", 3, at("n0:01 n1:3"), 2, 23456, 1234.5, asked_s=1240.0).moved_to(at("n0:0")).left()
     write_record(files, record)
     assert read_record(files, 3) == record
 

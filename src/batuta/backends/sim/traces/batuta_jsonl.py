@@ -147,10 +147,11 @@ def _curve_of(speeds: tuple[float, ...]) -> SpeedCurve:
         raise ValueError("a list of finite speeds ≥ 0") from None
 
 
-def _spread_curve(speeds: SpeedCurve | None = None, **factors: float) -> SpeedCurve:
+def _spread_curve(**parts: Any) -> SpeedCurve:
     try:
-        return replace(speeds, **factors)  # type: ignore[type-var]
-    except (ValueError, TypeError):
+        speeds: SpeedCurve = parts.pop("speeds")
+        return replace(speeds, **parts)
+    except (ValueError, KeyError):
         raise ValueError("an object with speeds, and with spread factors in (0, 1]") from None
 
 
