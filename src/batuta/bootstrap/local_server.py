@@ -277,9 +277,9 @@ def _build(
     doors = EngineAccess(requests.ask, service.reading, fence)
     about = (state.path, options.health_log, health_rules, local, virtual)
     health = make_watch(*about, store.settings, doors, backend.log_path)
-    backend.excuse = health.excuse
+    backend.context.excuse = health.excuse
     held_up = StragglerController(requests.ask, health.suspect)
-    backend.on_held_up = held_up.found
+    backend.context.held_up = held_up.found
     service.after_step("stragglers", held_up.after_step)
     server: Server
     parts = ServerDependencies(

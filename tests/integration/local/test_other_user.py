@@ -53,7 +53,8 @@ MOUNTS = """
     import os, subprocess, sys, time
     from pathlib import Path
     from batuta.backends.local import runner
-    from batuta.backends.local.processes import ReplicaSpec, clean_up, launch
+    from batuta.backends.local.processes import clean_up, launch
+    from batuta.backends.local.runner_protocol import ReplicaSpec
     from batuta.backends.local.runner_protocol import BindMount
     probe = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]
     if subprocess.run(probe, check=False).returncode:

@@ -159,7 +159,8 @@ def test_state_that_makes_no_sense_is_none(tmp_path: Path):
 SERVER = """
     import json, sys, time
     from pathlib import Path
-    from batuta.backends.local.processes import ReplicaSpec, launch
+    from batuta.backends.local.processes import launch
+    from batuta.backends.local.runner_protocol import ReplicaSpec
     home, script = Path(sys.argv[1]), sys.argv[3]
     names, env = json.loads(sys.argv[2]), json.loads(sys.argv[4])
     print("up", flush=True)

@@ -130,6 +130,7 @@ def test_end_before_the_watch_is_told_too(replicas: Replicas, news, tmp_path: Pa
 
 ELSEWHERE = """
     import fcntl, os, queue, select, sys, time
+    from contextlib import closing
     from pathlib import Path
     for name in ("pidfd_open", "P_PIDFD", "waitid"):
         delattr(os, name)
@@ -138,7 +139,8 @@ ELSEWHERE = """
     process_tree.look_up = lambda pid: None
     process_tree.boot_id = lambda: ""
     from batuta.backends.local import addresses, logs, progress, replica_plan
-    from batuta.backends.local.processes import ReplicaSpec, launch, stop
+    from batuta.backends.local.processes import launch, stop
+    from batuta.backends.local.runner_protocol import ReplicaSpec
     from batuta.backends.local.watch import Watch
     home, run_id, news = Path(sys.argv[1]), sys.argv[2], queue.SimpleQueue()
     log, bell = home / "log", home / "bell"

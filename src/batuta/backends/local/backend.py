@@ -19,15 +19,7 @@ from typing import TypeAlias
 
 from batuta.backends.local.addresses import PortReservations
 from batuta.backends.local.containers import ContainerRuntimes
-from batuta.backends.local.context import (
-    FailureAttribution,
-    GpuOccupancy,
-    JobContext,
-    Timing,
-    blame_job,
-    gpus_of,
-    ignore_straggler,
-)
+from batuta.backends.local.context import GpuOccupancy, JobContext, Timing, gpus_of
 from batuta.backends.local.files import DirectoryPool, TrashCollector
 from batuta.backends.local.job_environment import inherited_env, sdk_folder
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
@@ -38,14 +30,14 @@ from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
 from batuta.backends.local.runner_protocol import DEFAULT_LOG_CAP_BYTES
 from batuta.backends.local.watch import RunnerEvent, Watch
-from batuta.core.cluster import Node, NodeName, Placement, Span
+from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence
-from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
+from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job
@@ -94,10 +86,6 @@ class LocalBackend:
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
         self._events = EventBuffer()
         self._later: list[Callable[[], None]] = []
-        self.excuse: FailureAttribution = blame_job
-        """Asked about every job that has failed."""
-        self.on_held_up: Callable[[HeldUp], None] = ignore_straggler
-        """Told of jobs that are held up by some of their ranks, in the engine's thread."""
         doorbell = self.root / "doorbell"
         fence = fence or Fence()
         self._watch = Watch(self._inbox.put, doorbell, fence=fence)
@@ -115,7 +103,7 @@ class LocalBackend:
             gpu_injector,
             containers or ContainerRuntimes(),
         )
-        self._context = JobContext(
+        self.context = JobContext(
             machine,
             PortReservations(),
             timing,
@@ -125,8 +113,6 @@ class LocalBackend:
             later=self._later.append,
             on_result=on_result,
             directory_pool=DirectoryPool(self.root, self._trash.call),
-            excuse=self._excuse,
-            held_up=self._tell_held_up,
             ranks=ranks,
         )
 
@@ -286,7 +272,7 @@ class LocalBackend:
                 detail = f"what it runs is not known: {problem}"
                 self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
                 return None
-            job_run = JobRun(self._context, JobFiles(self.root, job), task, known)
+            job_run = JobRun(self.context, JobFiles(self.root, job), task, known)
             self._jobs.runs[job] = job_run
         return job_run
 
@@ -298,12 +284,6 @@ class LocalBackend:
             prior = power_curve(min(about.max, LONGEST_CURVE), PRIOR_EXPONENT)
             return task, replace(about, curve=prior)
         return task, task_to_job(task, job, 0.0, user=about, nodes=self._nodes)
-
-    def _excuse(self, job: JobId, workers: Sequence[Span], since_s: float) -> str:
-        return self.excuse(job, workers, since_s)
-
-    def _tell_held_up(self, found: HeldUp) -> None:
-        self.on_held_up(found)
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
         self._jobs.owners[replica.run_id] = (job, rank)

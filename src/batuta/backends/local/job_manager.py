@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batuta.backends.local import processes
@@ -86,16 +87,13 @@ class JobManager:
         looks, polls = now_s >= self._look_s, now_s >= self._poll_s
         heard, self._heard = self._heard, {}
         dirty, self._dirty = self._dirty, set()
-        # An unexpected error ends one job, and not all.
         for job_run, run, rank in heard:
-            try:
+            with self._fenced(job_run, now_s):
                 run.look(rank)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
         if polls:
             self._read_reports(now_s)
         for job_run in list(self._active.values()):
-            try:
+            with self._fenced(job_run, now_s):
                 if job_run.run is not None and looks:
                     job_run.run.look_at_all()
                 if job_run.run is not None and polls:
@@ -103,19 +101,15 @@ class JobManager:
                         job_run.poll(now_s)
                 if looks or job_run.job.id in dirty or job_run.due_s <= now_s:
                     job_run.drive(now_s)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
         if looks:
             self._look_s = now_s + self._timing.look_s
         if polls:
             self._poll_s = now_s + self._timing.poll_s
         ready = self._is_ready()
         for job_run in list(self._active.values()):
-            try:
+            with self._fenced(job_run, now_s):
                 if ready and job_run.needs_start and self._is_free(job_run):
                     job_run.drive(now_s, can_start=True)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
             self._retire(job_run)
 
     def _read_reports(self, now_s: float) -> None:
@@ -128,14 +122,15 @@ class JobManager:
         with self._fence.around(REPORTS_PART):
             fit_together(meters)
 
-    def _give_up(self, job_run: JobRun, now_s: float, error: Exception) -> None:
-        _log.error(
-            "job %s is given up: something went wrong that should not",
-            job_run.job.id,
-            exc_info=error,
-            extra={"job": job_run.job.id},
-        )
-        job_run.give_up(now_s, error)
+    @contextlib.contextmanager
+    def _fenced(self, job_run: JobRun, now_s: float) -> Iterator[None]:
+        """Ends one job, and not all, at an unexpected error."""
+        try:
+            yield
+        except Exception as error:
+            job = job_run.job.id
+            _log.exception("job %s is given up: something went wrong that should not", job, extra={"job": job})
+            job_run.give_up(now_s, error)
 
     def close(self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""

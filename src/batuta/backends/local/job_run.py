@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from batuta.backends.local.context import JobContext
 from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, past_run, read_record, read_run_history
@@ -27,7 +27,7 @@ from batuta.backends.local.progress import ProgressFeed
 from batuta.core.cluster import Placement
 from batuta.core.event import JobEnded, JobInterrupted, JobStarted, TransitionTimed
 from batuta.core.job import Job, JobId, JobKind, JobState
-from batuta.core.reason import Evidence, Reason
+from batuta.core.reason import Reason
 from batuta.engine.jobs.outcome import Outcome, RunEnd
 from batuta.engine.jobs.reconcile import (
     Action,
@@ -77,20 +77,16 @@ def server_fault(error: Exception) -> str:
     return f"a fault of the server, not of the job: {error!r} (server.log has the details)"
 
 
-def _limit(task: Task) -> Evidence:
-    return (("limit_s", task.max_exec_time_s or 0.0),)
-
-
+@dataclass(slots=True)
 class EventReporter:
     """Says what became of a job. Nothing of a run is thrown away before its end is durable."""
 
-    def __init__(self, context: JobContext, files: JobFiles, task: Task, job: JobId, history: RunHistory) -> None:
-        self.steps = TransitionSteps()
-        self._context = context
-        self._files = files
-        self._task = task
-        self._job = job
-        self._history = history
+    _context: JobContext
+    _files: JobFiles
+    _task: Task
+    _job: JobId
+    _history: RunHistory
+    steps: TransitionSteps = field(default_factory=TransitionSteps)
 
     def started(self, run: LiveRun, now_s: float) -> None:
         run.is_announced = True
@@ -101,15 +97,11 @@ class EventReporter:
         start_s = None if since_s is None else max(0.0, since_s - run.record.started_s)
         self._timed(now_s, run.record.placement.size or 1, start_s)
 
-    def left(self, run: LiveRun, now_s: float) -> None:
-        """It has left its GPUs and has no others. The engine knows that since it wanted so."""
+    def vacated(self, run: LiveRun, now_s: float, *, moves: bool) -> None:
+        """It has left its GPUs, for others if it moves. The engine knows that since it wanted so."""
         self._files.discard_run(run.record.number)
-        if self.steps.stop_s is not None:
+        if self.steps.stop_s is not None and not moves:
             self._timed(now_s, 0, None)
-
-    def moved(self, run: LiveRun) -> None:
-        """It has left its GPUs for others, on which it will be started."""
-        self._files.discard_run(run.record.number)
 
     def interrupted(self, now_s: float, not_before_s: float, outcome: Outcome, run: LiveRun | None = None) -> None:
         """It is gone, and waits again, at least until `not_before_s`."""
@@ -132,19 +124,13 @@ class EventReporter:
             note = f"processes {', '.join(map(str, survivors))} could not be killed"
             detail = f"{detail}; {note}" if detail else note
         ended_s = None if run is None else run.ended_s
-        found_late = ended_s is not None and ended_s < now_s - _LATE_S
-        self._context.emit(
-            JobEnded(
-                now_s,
-                self._job,
-                state,
-                exit_code=outcome.exit_code,
-                detail=detail,
-                ended_s=ended_s if found_late else None,
-                reason=Reason.TIME_LIMIT if outcome.end is RunEnd.TIME_LIMIT else None,
-                evidence=_limit(self._task) if outcome.end is RunEnd.TIME_LIMIT else None,
-            )
-        )
+        event = JobEnded(now_s, self._job, state, exit_code=outcome.exit_code, detail=detail)
+        if ended_s is not None and ended_s < now_s - _LATE_S:
+            event = replace(event, ended_s=ended_s)
+        if outcome.end is RunEnd.TIME_LIMIT:
+            limit = (("limit_s", self._task.max_exec_time_s or 0.0),)
+            event = replace(event, reason=Reason.TIME_LIMIT, evidence=limit)
+        self._context.emit(event)
         self._context.later(self._files.tidy)
 
     def broken(self, now_s: float, error: Exception) -> None:
@@ -185,6 +171,7 @@ class JobRun:
         self._task = task
         self._history = read_run_history(files.history)
         self._feed = ProgressFeed(files, task, job, context.ranks)
+        self._progress = self._feed.progress
         self._events = EventReporter(context, files, task, job.id, self._history)
         self._found: tuple[RunRecord, bool] | None = None
         """The run that a former server started and that is not adopted yet; whether it was announced."""
@@ -245,11 +232,11 @@ class JobRun:
         news = self._feed.poll(now_s, at_end=at_end)
         if news is not None:
             self._context.emit(news)
-        saved = self._feed.checkpoints.news(now_s, at_last=at_end)
+        saved = self._progress.checkpoints.news(now_s, at_last=at_end)
         if saved is not None:
             self._context.emit(saved)
         if self.run is not None and self.run.going is StopProgress.NO and not at_end:
-            for found in self._feed.ranks.look(now_s):
+            for found in self._progress.ranks.look(now_s):
                 self._context.held_up(found)
 
     # ---------------------------------------------------------------------------- observe, decide, carry out
@@ -276,7 +263,7 @@ class JobRun:
     def _desired(self) -> Desired:
         timing, elastic = self._context.timing, self._task.elastic
         checkpoint_s = elastic.grace_s
-        if not self._feed.checkpoints.are_seen:
+        if not self._progress.checkpoints.are_seen:
             checkpoint_s = min(checkpoint_s, timing.unseen_grace(self._task))
         return Desired(
             self.wanted,
@@ -304,8 +291,8 @@ class JobRun:
                 run.going,
                 is_announced=run.is_announced,
                 # A run that hangs does not answer.
-                can_save=run.all_run and not self._feed.ranks.is_hung,
-                has_saved=is_asked and (self._feed.checkpoints.has_answered(run.request) or run.is_answered),
+                can_save=run.all_run and not self._progress.ranks.is_hung,
+                has_saved=is_asked and (self._progress.checkpoints.has_answered(run.request) or run.is_answered),
                 deadline_s=self._deadline_s,
                 trails_until_s=self._trails_until_s(run),
             )
@@ -366,22 +353,18 @@ class JobRun:
             case RequestCheckpoint():
                 self._events.steps = TransitionSteps()
                 run.ask_for_checkpoint(now_s)
-                self._feed.asked(now_s)
+                self._progress.asked(now_s)
             case Stay():
                 run.stay()
             case Stop():
                 self._stop(run, action, now_s)
-            case Kill(force):
-                if force:
-                    run.kill_runners()
-                else:
-                    run.kill()
+            case Kill(force=True):
+                run.kill_runners()
+            case Kill():
+                run.kill()
             case Vacate(moves):
                 self._history.keep()
-                if moves:
-                    self._events.moved(run)
-                else:
-                    self._events.left(run, now_s)
+                self._events.vacated(run, now_s, moves=moves)
 
     # ------------------------------------------------------------------------------------------- the actions
 
@@ -471,8 +454,8 @@ class JobRun:
 
     def _note_checkpoint(self, run: LiveRun, now_s: float) -> None:
         run.checkpointed_s = now_s
-        if not self._feed.checkpoints.has_answered(run.request):
-            self._feed.checkpoints.saved(now_s)  # by a script that answers in the file alone
+        if not self._progress.checkpoints.has_answered(run.request):
+            self._progress.checkpoints.saved(now_s)  # by a script that answers in the file alone
         self._events.steps.checkpoint_s = now_s - (run.record.asked_s or now_s)
         self._feed.meter.transitions.checkpointed(now_s)
 
@@ -490,7 +473,7 @@ class JobRun:
         if not run.is_announced and run.all_have_run and not self._is_planned(run):
             self._events.started(run, now_s)
         self.poll(now_s, at_end=True)
-        self._feed.ended(now_s)
+        self._progress.ended(now_s)
         self._files.keep_result(record.number)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:

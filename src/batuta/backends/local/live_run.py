@@ -98,12 +98,6 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
     return Outcome(RunEnd.LOST, detail="it was stopped from outside")
 
 
-def has_failed(state: ReplicaState) -> bool:
-    """Whether a replica has ended in a way that is the end of the whole run."""
-    over = state.phase in {ReplicaPhase.EXITED, ReplicaPhase.ABSENT}
-    return over and not has_succeeded(state)
-
-
 def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
     """Processes that not even SIGKILL could end."""
     return tuple(pid for state in states for pid in state.survivors)
@@ -220,10 +214,6 @@ class LiveRun:
         return all(state.phase in _OVER for state in self.states)
 
     @property
-    def has_failed(self) -> bool:
-        return any(has_failed(state) for state in self.states)
-
-    @property
     def all_run(self) -> bool:
         """Whether all replicas are past their setup, and none has failed."""
         return all(
@@ -239,7 +229,7 @@ class LiveRun:
             return RunPhase.OVER
         if self.trouble or self.is_partial:
             return RunPhase.INCOMPLETE
-        if self.has_failed:
+        if any(state.phase in _OVER and not has_succeeded(state) for state in self.states):
             return RunPhase.FAILING
         return RunPhase.RUNNING if self.all_run else RunPhase.STARTING
 

@@ -20,7 +20,7 @@ from batuta.backends.local.replica_plan import workdir_of
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
-from batuta.engine.jobs.progress import CheckpointWatch, JobProgress, TimedReport, sample_of
+from batuta.engine.jobs.progress import JobProgress, TimedReport, sample_of
 from batuta.engine.stragglers.rank_watch import RankRules, RankWatch
 from batuta.prediction import Run, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line, parse_voda_csv
@@ -178,23 +178,15 @@ class ProgressFeed:
 
     def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
         self._job = job
-        self._progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
-        self.meter: SpeedMeter = self._progress.know(job).meter
+        self.progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
+        self.meter: SpeedMeter = self.progress.know(job).meter
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
-
-    @property
-    def ranks(self) -> RankWatch:
-        return self._progress.ranks
-
-    @property
-    def checkpoints(self) -> CheckpointWatch:
-        return self._progress.checkpoints
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
         reports = self._read(now_s, at_end=False)
-        self._progress.note(_timed(report, now_s) for report in reports)
+        self.progress.note(_timed(report, now_s) for report in reports)
         # A report without a time says how far the job was, and nothing any more about speed.
         time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
         samples = []
@@ -208,25 +200,18 @@ class ProgressFeed:
 
     def began(self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()) -> None:
         """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
-        self._progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
-
-    def ended(self, time_s: float) -> None:
-        self._progress.ended(time_s)
-
-    def asked(self, time_s: float) -> None:
-        """A checkpoint was asked for; what is made from now on counts."""
-        self._progress.asked(time_s)
+        self.progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
         """Reads what is new."""
         reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end)]
-        self._progress.note(reports)
-        self._progress.measure(reports, now_s)
+        self.progress.note(reports)
+        self.progress.measure(reports, now_s)
 
     def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
         """The same, and an event when it is worth one: at the end of a run, whatever is new."""
         self.read(now_s, at_end=at_end)
-        return self._progress.news(now_s, at_last=at_end)
+        return self.progress.news(now_s, at_last=at_end)
 
     def _read(self, now_s: float, *, at_end: bool) -> list[ProgressReport]:
         found: list[ProgressReport] = []

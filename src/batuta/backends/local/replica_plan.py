@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from batuta.backends.local.addresses import node_addresses
-from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, container_run, mounts_of
+from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
 from batuta.backends.local.mounts import lock_folder, view_of
 from batuta.backends.local.runner_protocol import ReplicaSpec
@@ -238,23 +238,10 @@ def _in_container(
     wanted += [(mount.target.rstrip("/"), mount.source) for mount in task.file_mounts]
     mounts = mounts_of([files.folder, spec.cwd], wanted, spec.cwd, runtime.home(container))
     container = replace(container, mounts=mounts)
-    scripts = {"run": task.run} if spec.setup is None else {"run": task.run, "setup": task.setup}
-    made = container_run(runtime, container, scripts, spec.cwd, spec.env, spec.setup_env, machine.containers.client_env)
     # Each container is a new file system: its setup is done in each run, and not once for all.
     prepared = [files.replica(record.number, other) / "prepared" for other in range(record.ranks)]
-    return replace(
-        spec,
-        setup=made.setup,
-        run=made.run,
-        cleanup=made.cleanup,
-        files=made.files,
-        env=made.env,
-        cwd=Path("/"),
-        setup_env={},
-        setup_marker=prepared[rank],
-        setup_lock=None,
-        setup_awaits=prepared,
-    )
+    spec = replace(spec, setup_marker=prepared[rank], setup_lock=None, setup_awaits=prepared)
+    return in_container(spec, runtime, container, machine.containers.client_env)
 
 
 def write_hosts(control: Path, placement: Placement) -> dict[str, str]:

@@ -166,7 +166,7 @@ class Supervisor:
             if self._view is not None:
                 self._view.prepare()
             self._step(0.0)  # what the server asked before we could listen
-            why = self._stopping() or self._set_up() or self._run()
+            why = self._stopped_by or self._set_up() or self._run()
         except OSError as problem:
             why = "cannot-start"
             self._report.error = f"{problem.filename or 'runner'}: {problem.strerror}"
@@ -186,16 +186,14 @@ class Supervisor:
         """Prepares the node, and waits until all replicas have; why the replica ends here, if it does."""
         if not self._spec.get("setup"):
             return None
-        return self._prepare() or self._await_others()
-
-    def _await_others(self) -> str | None:
-        """Waits for the setups of the other replicas: none runs before all are prepared."""
+        if (why := self._prepare()) is not None:
+            return why
         pause_s = 0.01
         for marker in self._spec.get("setup_awaits") or ():
             while self._stopped_by is None and not os.path.exists(marker):
                 self._step(pause_s)
                 pause_s = min(pause_s * 1.5, 0.25)
-        return self._stopping()
+        return self._stopped_by
 
     def _prepare(self) -> str | None:
         """Runs the setup of this replica, unless it was done before."""
@@ -205,8 +203,8 @@ class Supervisor:
         self._report.phase("setup")
         lock = self._lock(self._spec["setup_lock"]) if marker else -1
         try:
-            if self._stopping() or (marker and os.path.exists(marker)):
-                return self._stopping()
+            if self._stopped_by or (marker and os.path.exists(marker)):
+                return self._stopped_by
             self._start(argv, setup=True)
             self._report.phase("setup")
             status = self._wait_for_main()
@@ -251,7 +249,7 @@ class Supervisor:
         self._report.child_started(self._processes.main, setup=setup)
 
     def _stopping(self) -> str | None:
-        """Why the replica is being stopped, if it is."""
+        """Why the replica is being stopped, if it is: a type checker forgets that a signal may change it."""
         return self._stopped_by
 
     def _wait_for_main(self) -> int | None:

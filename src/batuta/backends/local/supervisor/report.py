@@ -43,16 +43,12 @@ class StatusFile:
             os.ftruncate(self._spare, len(data))
             os.rename(self._spare_path, self._path)
         except OSError:
-            self._drop_spare()  # it may be gone, with the whole directory
+            self.close()  # it may be gone, with the whole directory
             return False
         os.close(self._spare)
         self._spare = -1
         self._make_spare()
         return True
-
-    def close(self) -> None:
-        """Gives the spare space back."""
-        self._drop_spare()
 
     def _make_spare(self) -> bool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -62,10 +58,11 @@ class StatusFile:
                 return True
         except OSError:
             pass
-        self._drop_spare()
+        self.close()
         return False
 
-    def _drop_spare(self) -> None:
+    def close(self) -> None:
+        """Gives the spare space back."""
         if self._spare < 0:
             return
         os.close(self._spare)
