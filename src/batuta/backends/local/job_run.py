@@ -28,33 +28,18 @@ from batuta.core.cluster import Placement
 from batuta.core.event import JobEnded, JobInterrupted, JobStarted, TransitionTimed
 from batuta.core.job import Job, JobId, JobKind, JobState
 from batuta.core.reason import Reason
+from batuta.engine.jobs import reconcile as controller
 from batuta.engine.jobs.outcome import Outcome, RunEnd
 from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    Announce,
-    BackOff,
-    Conclude,
     Desired,
-    Detach,
     Fit,
-    GiveUp,
     Grace,
-    Kill,
-    Maintain,
     Observed,
     ObservedRun,
-    RequestCheckpoint,
-    Resize,
     RestartPolicy,
     RunPhase,
-    Start,
-    Stay,
-    Stop,
     StopProgress,
     StopReason,
-    Vacate,
-    reconcile,
 )
 from batuta.prediction import SpeedMeter
 from batuta.spec.task import Task
@@ -253,7 +238,7 @@ class JobRun:
         self._reconcile(self._observe(run, can_start), run, now_s)
 
     def _reconcile(self, observed: Observed, run: LiveRun | None, now_s: float) -> None:
-        decision = reconcile(self._desired(), observed, now_s)
+        decision = controller.reconcile(self._desired(), observed, now_s)
         self._deadline_s, self.due_s = decision.deadline_s, decision.due_s
         for action in decision.actions:
             self._carry_out(action, run, now_s)
@@ -322,47 +307,47 @@ class JobRun:
         is_reached = limit_s is not None and self._history.ran_s >= limit_s
         return f"it reached its time limit of {limit_s:g} s" if is_reached else ""
 
-    def _carry_out(self, action: Action, run: LiveRun | None, now_s: float) -> None:
+    def _carry_out(self, action: controller.Action, run: LiveRun | None, now_s: float) -> None:
         match action:
-            case Start(placement):
+            case controller.Start(placement):
                 self._start(placement, now_s)
-            case Adopt():
+            case controller.Adopt():
                 self._adopt()
-            case Conclude(state, outcome):
+            case controller.Conclude(state, outcome):
                 self._end(now_s, state, outcome, run)
-            case GiveUp(outcome):
+            case controller.GiveUp(outcome):
                 self._end(now_s, JobState.FAILED, outcome, run)
-            case BackOff(outcome, not_before_s):
+            case controller.BackOff(outcome, not_before_s):
                 self._history.keep()
                 self.wanted = None  # the engine will say anew what it wants
                 self._events.interrupted(now_s, not_before_s, outcome, run)
-            case Detach():
+            case controller.Detach():
                 pass  # all is on disk for the next server
             case _:
                 assert run is not None
                 self._carry_out_on_run(action, run, now_s)
 
-    def _carry_out_on_run(self, action: Action, run: LiveRun, now_s: float) -> None:
+    def _carry_out_on_run(self, action: controller.Action, run: LiveRun, now_s: float) -> None:
         match action:
-            case Announce():
+            case controller.Announce():
                 self._events.started(run, now_s)
-            case Maintain():
+            case controller.Maintain():
                 self._release(run, now_s)
-            case Resize():
+            case controller.Resize():
                 self._resize(run, now_s)
-            case RequestCheckpoint():
+            case controller.RequestCheckpoint():
                 self._events.steps = TransitionSteps()
                 run.ask_for_checkpoint(now_s)
                 self._progress.asked(now_s)
-            case Stay():
+            case controller.Stay():
                 run.stay()
-            case Stop():
+            case controller.Stop():
                 self._stop(run, action, now_s)
-            case Kill(force=True):
+            case controller.Kill(force=True):
                 run.kill_runners()
-            case Kill():
+            case controller.Kill():
                 run.kill()
-            case Vacate(moves):
+            case controller.Vacate(moves):
                 self._history.keep()
                 self._events.vacated(run, now_s, moves=moves)
 
@@ -438,7 +423,7 @@ class JobRun:
             self._released_s = math.inf
             self._context.occupancy.take(self.job.id, run.record.placement)
 
-    def _stop(self, run: LiveRun, stop: Stop, now_s: float) -> None:
+    def _stop(self, run: LiveRun, stop: controller.Stop, now_s: float) -> None:
         match stop.reason:
             case StopReason.PEER_FAILED:
                 run.stop(now_s)

@@ -329,15 +329,8 @@ def _range(size: int, gpus: int, stretch: float, kind: float) -> tuple[int, int,
     high = max(size, min(gpus, size * (4 if stretch % 0.5 < 0.25 else 2)))
     if kind >= 1 / 3:
         return low, high, None
-    doublings = {size}
-    while size > low:
-        size = max(low, size // 2)
-        doublings.add(size)
-    size = max(doublings)
-    while size < high:
-        size = min(high, size * 2)
-        doublings.add(size)
-    return low, high, tuple(sorted(doublings))
+    halves, doubles = (max(low, size >> n) for n in range(3)), (min(high, size << n) for n in range(3))
+    return low, high, tuple(sorted({*halves, *doubles}))
 
 
 def _curve(largest: int, family: float, parameter: float) -> tuple[str, SpeedCurve]:
