@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from batuta.backends.sim.failures import FailureRecord
@@ -64,6 +64,8 @@ class SimBackend:
     script: Sequence[ev.Event] = ()
     """External events of users and the cluster, in the order of time; they change nothing that runs."""
     now_s: float = 0.0
+    reporting: Set[JobId] = frozenset()
+    """Jobs that report their work left as soon as they run, as real ones do."""
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     """By job: GPU-seconds held without keeping progress."""
     _runs: dict[JobId, _Run] = field(default_factory=dict)
@@ -114,11 +116,6 @@ class SimBackend:
             run.saved_left_s = run.left_s + run.rate * (now_s - run.saved_s)
         self._set_end(run)
 
-    def reported_left_s(self, job: JobId) -> float:
-        """The progress that a running job would report: its true work left, now."""
-        run = self._runs[job]
-        return max(run.left_s - run.rate * (self.now_s - run.since_s), 0.0)
-
     def next_events(self, until_s: float | None) -> list[ev.Event]:
         self._drop_void_timers()
         if not self.waiting():
@@ -149,7 +146,7 @@ class SimBackend:
         while self._scripted < len(self.script) and self.script[self._scripted].time_s <= at_s:
             found.append(self.script[self._scripted])
             self._scripted += 1
-        return found
+        return found + self._reports(found) if self.reporting else found
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
         done: list[ev.Event] = []
@@ -174,7 +171,17 @@ class SimBackend:
             else:
                 heapq.heappush(self._timers, (self.now_s + restart_s, run.stamp, False, command.job))
             run.starts += 1
-        return done
+        return done + self._reports(done) if self.reporting else done
+
+    def _reports(self, events: Sequence[ev.Event]) -> list[ev.Event]:
+        """What jobs that have just started, and still run, report of their work left."""
+        return [
+            ev.JobProgressed(event.time_s, event.job, max(run.left_s - run.rate * (self.now_s - run.since_s), 0.0))
+            for event in events
+            if isinstance(event, ev.JobStarted)
+            and event.job in self.reporting
+            and (run := self._runs.get(event.job)) is not None
+        ]
 
     def quiet(self) -> bool:
         self._drop_void_timers()

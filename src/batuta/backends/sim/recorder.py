@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,8 +28,8 @@ class Recorder:
     def __init__(self, keep_segments: bool = True) -> None:
         self.events = 0
         self.segments: list[Segment] = []
-        self.migrations: dict[JobId, int] = {}
-        self.preemptions: dict[JobId, int] = {}
+        self.migrations: Counter[JobId] = Counter()
+        self.preemptions: Counter[JobId] = Counter()
         self._keep_segments = keep_segments
         self._open: dict[JobId, tuple[float, Placement]] = {}
         self._ints = array("q")
@@ -51,11 +52,11 @@ class Recorder:
                 self._close(command.job, time_s)
                 continue
             if isinstance(command, Preempt):
-                self.preemptions[command.job] = self.preemptions.get(command.job, 0) + 1
+                self.preemptions[command.job] += 1
                 self._close(command.job, time_s)
                 continue
             if isinstance(command, Migrate):
-                self.migrations[command.job] = self.migrations.get(command.job, 0) + 1
+                self.migrations[command.job] += 1
             if self._keep_segments:
                 self._close(command.job, time_s)
                 self._open[command.job] = (time_s, command.placement)
@@ -148,8 +149,8 @@ def job_results(
                 end_s=end_s,
                 gpu_s=gpu_s,
                 restarts=restarts,
-                migrations=recorder.migrations.get(job.id, 0),
-                preemptions=recorder.preemptions.get(job.id, 0),
+                migrations=recorder.migrations[job.id],
+                preemptions=recorder.preemptions[job.id],
                 lost_gpu_s=lost_gpu_s.get(job.id, 0.0),
                 fairness=fairness,
             )

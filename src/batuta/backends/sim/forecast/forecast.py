@@ -17,7 +17,7 @@ from batuta.backends.sim.forecast.projection import (
     fork_at,
     project,
 )
-from batuta.backends.sim.forecast.sampling import DurationEstimator, Effort, Sampler, quantile
+from batuta.backends.sim.forecast.sampling import Effort, Sampler, quantile
 from batuta.core.arrays import FloatArray
 from batuta.core.decide import SchedulerProfile
 from batuta.core.job import DesiredState, JobId
@@ -26,6 +26,12 @@ from batuta.engine.loop import Cadence
 from batuta.prediction.duration import Quantiles, remaining_work
 
 P50, P90 = 0.5, 0.9
+_NEVER = {
+    DesiredState.PARK: "parked",
+    DesiredState.CANCEL: "being cancelled",
+    DesiredState.TRY: "tried out first",
+}
+"""Why a job that is to be so does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +71,6 @@ class Forecast:
         return next((one for one in self.jobs if one.job == job), None)
 
 
-def _no_events(run: int) -> ExternalEvents:
-    return NO_EVENTS
-
-
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
     """A World to project, with the estimates of its jobs and the sampler of their work."""
@@ -79,7 +81,7 @@ class ForecastInput:
     """Of every living job."""
     draws: Sampler
     effort: Effort = field(default_factory=Effort)
-    external: Callable[[int], ExternalEvents] = _no_events
+    external: Callable[[int], ExternalEvents] = lambda run: NO_EVENTS
     """External events by number of the run."""
     awaited: Set[JobId] | None = None
     """Project until these jobs have ended; None: all living jobs."""
@@ -105,12 +107,10 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
     return found
 
 
-def duration_estimates(
-    world: World, now_s: float, lengths: DurationEstimator = remaining_work
-) -> dict[JobId, Quantiles]:
+def duration_estimates(world: World, now_s: float) -> dict[JobId, Quantiles]:
     """The estimated work left of every living job."""
     fork = fork_at(world, now_s)
-    return {job: lengths(fork, job) for job in fork.jobs.ids}
+    return {job: remaining_work(fork, job) for job in fork.jobs.ids}
 
 
 def summarise(inputs: ForecastInput, projections: Sequence[Projection]) -> Forecast:
@@ -153,19 +153,13 @@ def _table(
     projections: Sequence[Projection], ids: Sequence[JobId], times: Callable[[Projection], Mapping[JobId, float]]
 ) -> FloatArray:
     """A row for each job, a column for each projection."""
-    return np.array([[times(projection).get(job, math.inf) for projection in projections] for job in ids]).reshape(
-        len(ids), len(projections)
-    )
+    rows = [[times(projection).get(job, math.inf) for projection in projections] for job in ids]
+    return np.array(rows).reshape(len(ids), len(projections))
 
 
 def _why_never(world: World, row: int, projections: Sequence[Projection]) -> str:
-    wish = world.jobs.wish_of(row)
-    if wish is DesiredState.PARK:
-        return "parked"
-    if wish is DesiredState.CANCEL:
-        return "being cancelled"
-    if wish is DesiredState.TRY:
-        return "tried out first"
+    if (why := _NEVER.get(world.jobs.wish_of(row))) is not None:
+        return why
     if any(projection.truncated for projection in projections):
         return "later than was looked ahead"
     return "never, as things are"

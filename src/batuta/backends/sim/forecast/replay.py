@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureKind, FailureRecord
 from batuta.backends.sim.forecast.forecast import ProfileSource
 from batuta.backends.sim.forecast.projection import (
@@ -31,7 +30,7 @@ from batuta.core.apply import apply
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import Phase
-from batuta.core.plan import Command, Migrate, Resize, Start
+from batuta.core.plan import Migrate, Resize, Start
 from batuta.core.world import PastJob, World, speed_at
 from batuta.prediction.duration import remaining_work
 
@@ -75,7 +74,7 @@ class JournalSpan:
     notes: tuple[str, ...] = ()
 
     def sims(self) -> list[SimJob]:
-        """The jobs that arrived, as the scheduler was found of them and as they were."""
+        """The jobs that arrived, as the scheduler knew them and as they were."""
         return [
             SimJob(
                 replace(
@@ -255,42 +254,12 @@ def _notes(truth: Mapping[JobId, ActualJob], crashes: int, changes: int) -> tupl
     return tuple(notes)
 
 
-@dataclass(slots=True)
-class ReportingBackend:
-    """A simulated backend whose jobs report their work left as soon as they run, as real ones do."""
-
-    backend: SimBackend
-    reporting: Set[JobId]
-    """The jobs that report."""
-
-    def next_events(self, until_s: float | None) -> list[ev.Event]:
-        return self._with_reports(self.backend.next_events(until_s))
-
-    def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
-        return self._with_reports(self.backend.execute(commands, now_s))
-
-    def quiet(self) -> bool:
-        return self.backend.quiet()
-
-    def alone_s(self, job: JobId, gpus: float) -> float:
-        return self.backend.alone_s(job, gpus)
-
-    def _with_reports(self, events: list[ev.Event]) -> list[ev.Event]:
-        started = [event for event in events if isinstance(event, ev.JobStarted) and event.job in self.reporting]
-        ended = {event.job for event in events if isinstance(event, ev.JobEnded)}
-        return events + [
-            ev.JobProgressed(event.time_s, event.job, self.backend.reported_left_s(event.job))
-            for event in started
-            if event.job not in ended
-        ]
-
-
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
     """Means and sums over the jobs that ended within the span in reality and in every replay."""
 
     policy: str
-    """Empty for what actual happened."""
+    """Empty for what really happened."""
     jct_s: float
     wait_s: float
     """Without GPUs, since the beginning of the span."""
@@ -308,8 +277,8 @@ def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
     left_s = {job: span.truth[job].work_s for job in fork.jobs.ids}
     measured = {job: span.truth[job].measured for job in fork.jobs.ids}
     external = replace(span.external, arrivals=span.sims())
-    simulated = backend_of(fork, left_s, external, measured=measured)
-    backend = ReportingBackend(simulated, {job for job, one in span.truth.items() if one.reports})
+    backend = backend_of(fork, left_s, external, measured=measured)
+    backend.reporting = {job for job, one in span.truth.items() if one.reports}
     awaited = {job for job, one in span.truth.items() if one.ended}
     effort = plan_effort(fork, len(span.truth))
     limits = ProjectionLimits(precision=effort.precision if effort.runs == 1 else 0.0)
@@ -317,7 +286,7 @@ def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
 
 
 def summarise_replays(span: JournalSpan, projections: Sequence[tuple[str, Projection]]) -> list[ReplaySummary]:
-    """What actual happened first, then each replay, over the same jobs."""
+    """What really happened first, then each replay, over the same jobs."""
     ended = [job for job, one in span.truth.items() if one.ended]
     common = [job for job in ended if all(job in projection.end_s for _, projection in projections)]
     submit_s = {job.id: job.submit_s for job in (*span.begin.jobs.jobs, *span.arrivals)}

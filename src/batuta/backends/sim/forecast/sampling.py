@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,14 +18,6 @@ from batuta.core.arrays import FloatArray
 from batuta.core.job import Job, JobId
 from batuta.core.world import PastJob, World
 from batuta.prediction.duration import LEVELS, Quantiles
-
-DurationEstimator: TypeAlias = Callable[[World, JobId], Quantiles]
-"""Estimates the work that a living job has left."""
-
-
-def exact(world: World, job: JobId) -> Quantiles:
-    """The World's own estimate, without uncertainty."""
-    return certain(believed_left_s(world, world.jobs.row(job)))
 
 
 def certain(left_s: float) -> Quantiles:
