@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from batuta.backends.sim.failures import FailureRecord
 from batuta.backends.sim.workload import SimJob
@@ -71,9 +72,12 @@ class SimBackend:
     _runs: dict[JobId, _Run] = field(default_factory=dict)
     _timers: list[tuple[float, int, bool, JobId]] = field(default_factory=list)
     """(time, stamp, whether it is an end, job): a job's start or end, unless its stamp has changed."""
-    _arrived: int = 0
-    _failed: int = 0
-    _scripted: int = 0
+    _agenda: Sequence[tuple[float, SimJob | FailureRecord | ev.Event]] = ()
+    """What comes from outside, in the order of time: arrivals, then failures, then the script."""
+    _passed: int = 0
+    """How much of the agenda is over."""
+    _to_come: int = 0
+    """Jobs that have not arrived."""
     _slow: dict[NodeName, float] = field(default_factory=dict)
     _by_name: dict[NodeName, Node] = field(default_factory=dict)
     _truth: dict[JobId, SimJob] = field(default_factory=dict)
@@ -81,6 +85,10 @@ class SimBackend:
     def __post_init__(self) -> None:
         self._truth = {sim.job.id: sim for sim in self.jobs}
         self._by_name = {node.name: node for node in self.nodes}
+        arrivals = [(sim.job.submit_s, sim) for sim in self.jobs]
+        others = [(one.time_s, one) for one in (*self.failures, *self.script)]
+        self._agenda = sorted([*arrivals, *others], key=itemgetter(0))
+        self._to_come = len(self.jobs)
 
     def opening(self) -> list[ev.Event]:
         """The events that create the cluster."""
@@ -135,17 +143,17 @@ class SimBackend:
             run = self._runs.get(job)
             if run is not None and run.stamp == stamp:
                 found.append(self._end(run) if is_end else self._begin(run))
-        while self._arrived < len(self.jobs) and self.jobs[self._arrived].job.submit_s <= at_s:
-            sim = self.jobs[self._arrived]
-            self._arrived += 1
-            self._runs[sim.job.id] = _Run(sim, sim.work_s, since_s=at_s)
-            found.append(ev.JobSubmitted(at_s, sim.job))
-        while self._failed < len(self.failures) and self.failures[self._failed].time_s <= at_s:
-            found.extend(self._fail(self.failures[self._failed]))
-            self._failed += 1
-        while self._scripted < len(self.script) and self.script[self._scripted].time_s <= at_s:
-            found.append(self.script[self._scripted])
-            self._scripted += 1
+        while self._passed < len(self._agenda) and self._agenda[self._passed][0] <= at_s:
+            one = self._agenda[self._passed][1]
+            self._passed += 1
+            if isinstance(one, SimJob):
+                self._to_come -= 1
+                self._runs[one.job.id] = _Run(one, one.work_s, since_s=at_s)
+                found.append(ev.JobSubmitted(at_s, one.job))
+            elif isinstance(one, FailureRecord):
+                found.extend(self._fail(one))
+            else:
+                found.append(one)
         return found + self._reports(found) if self.reporting else found
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
@@ -195,22 +203,14 @@ class SimBackend:
 
     def waiting(self) -> int:
         """Jobs that are to be submitted or have not ended."""
-        return len(self._runs) + len(self.jobs) - self._arrived
+        return len(self._runs) + self._to_come
 
     def _next_time_s(self) -> float | None:
         at_s = self._timers[0][0] if self._timers else None
-        if self._arrived < len(self.jobs):
-            submit_s = self.jobs[self._arrived].job.submit_s
-            if at_s is None or submit_s < at_s:
-                at_s = submit_s
-        if self._failed < len(self.failures):
-            failure_s = self.failures[self._failed].time_s
-            if at_s is None or failure_s < at_s:
-                at_s = failure_s
-        if self._scripted < len(self.script):
-            script_s = self.script[self._scripted].time_s
-            if at_s is None or script_s < at_s:
-                at_s = script_s
+        if self._passed < len(self._agenda):
+            outside_s = self._agenda[self._passed][0]
+            if at_s is None or outside_s < at_s:
+                return outside_s
         return at_s
 
     def _drop_void_timers(self) -> None:
@@ -308,18 +308,14 @@ class SimBackend:
                 return [ev.GpuRepaired(now_s, node, record.gpu)]
             case "slow" | "normal":
                 return self._change_speed(node, record.factor if record.kind == "slow" else 1.0)
-        event: ev.Event
-        gpu: int | None
-        if record.kind == "node-lost":
-            event, gpu = ev.NodeLost(now_s, node), None
-        else:
-            event, gpu = ev.GpuFailed(now_s, node, record.gpu), record.gpu
+        lost = record.kind == "node-lost"
         hit = [
             run
             for run in self._runs.values()
             if run.placement is not None
-            and any(span.node == node and (gpu is None or gpu in span.gpus) for span in run.placement.spans)
+            and any(span.node == node and (lost or record.gpu in span.gpus) for span in run.placement.spans)
         ]
+        event = ev.NodeLost(now_s, node) if lost else ev.GpuFailed(now_s, node, record.gpu)
         return [event, *(self._crash(run) for run in hit)]
 
     def _crash(self, run: _Run) -> ev.Event:
@@ -358,12 +354,12 @@ def alone_s(sim: SimJob, gpus: float, restart_s: float | None) -> float:
     A CPU-only job needs no share of them.
     """
     job = sim.job
+    start_s = job.restart_s if restart_s is None else restart_s
     if job.cpu_only:
-        return sim.work_s + (job.restart_s if restart_s is None else restart_s)
+        return sim.work_s + start_s
     sizes = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)
     within = [n for n in sizes if n <= gpus]
     speed = max((sim.curve.at(n) for n in within), default=0.0)
     if speed == 0.0:
         speed = sim.curve.at(job.min) * gpus / job.min
-    start_s = job.restart_s if restart_s is None else restart_s
     return sim.work_s / speed + start_s if speed > 0 else float("inf")

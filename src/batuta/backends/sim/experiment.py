@@ -112,11 +112,12 @@ def run_experiment(
     if goodput and experiment.round_s is None:
         experiment = replace(experiment, round_s=GOODPUT_ROUND_S)
     rules = profile_for(experiment.policy, experiment.weigh, freeze=not goodput)
-    backend = (
-        _goodput_backend(experiment, workload, nodes, rules.policy)
-        if goodput
-        else _event_backend(experiment, workload, nodes)
-    )
+    backend: SimulatedBackend
+    if goodput:
+        backend = _goodput_backend(experiment, workload, nodes, rules.policy)
+    else:
+        jobs, failures = with_locality(workload.jobs, experiment.locality), _failures(experiment, workload, nodes)
+        backend = SimBackend(jobs, nodes, SimOptions(restart_s=experiment.restart_s), failures)
     setting = RunOptions(
         workload=workload.name,
         cluster=experiment.cluster,
@@ -132,39 +133,27 @@ def run_experiment(
         raise InputError.of(str(error)) from error
 
 
-def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> SimulatedBackend:
-    jobs = with_locality(workload.jobs, experiment.locality)
-    options = SimOptions(restart_s=experiment.restart_s)
-    return SimBackend(jobs, nodes, options, _failures(experiment, workload, nodes))
-
-
 def _goodput_backend(
     experiment: Experiment, workload: Workload, nodes: Sequence[Node], policy: Policy
-) -> SimulatedBackend:
+) -> GoodputBackend:
     folder = Path(experiment.profiles) if experiment.profiles else profiles_beside(experiment.workload)
     if folder is None:
         raise InputError.of(
             f"{experiment.workload}: this workload needs measured profiles and none were found beside it",
             fix="name their folder with --profiles DIR",
         )
+    traits = policy.traits.replay
+    tuning = Tuning(traits.every_size, Exploration(*traits.explores or ())) if traits.adapts_batch else None
     return GoodputBackend.of(
         workload.jobs,
         nodes,
         folder,
         round_s=experiment.round_s or GOODPUT_ROUND_S,
         restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
-        knowledge=policy.traits.replay.knowledge or experiment.knowledge,
-        tuning=_tuning(policy),
+        knowledge=traits.knowledge or experiment.knowledge,
+        tuning=tuning,
         lengths=JobLengths.parse(experiment.lengths, experiment.seed),
     )
-
-
-def _tuning(policy: Policy) -> Tuning | None:
-    """How jobs tune their batch size under this policy; None: not at all."""
-    traits = policy.traits.replay
-    if not traits.adapts_batch:
-        return None
-    return Tuning(traits.every_size, Exploration(*traits.explores or ()))
 
 
 def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> Sequence[FailureRecord]:

@@ -39,6 +39,12 @@ _EXTERNAL = (
     *(ev.NodeAdded, ev.NodeChanged, ev.OthersUse, ev.NodeCordoned, ev.NodeUncordoned),
 )
 """Events from users and the cluster, which happen under any policy."""
+_FAILURES: dict[type[ev.Event], FailureKind] = {
+    ev.NodeLost: FailureKind.NODE_LOST,
+    ev.NodeReturned: FailureKind.NODE_RETURNED,
+    ev.GpuFailed: FailureKind.GPU_FAILED,
+    ev.GpuRepaired: FailureKind.GPU_REPAIRED,
+}
 _MIN_WORK_S = 1.0
 
 
@@ -75,17 +81,13 @@ class JournalSpan:
 
     def sims(self) -> list[SimJob]:
         """The jobs that arrived, as the scheduler knew them and as they were."""
-        return [
-            SimJob(
-                replace(
-                    as_simulated(job, job.work_s, own.measured.restart_s), restartable=job.restartable or own.saves
-                ),
-                own.work_s,
-                own.measured.curve,
-            )
-            for job in self.arrivals
-            if (own := self.truth.get(job.id)) is not None
-        ]
+        found = []
+        for job in self.arrivals:
+            if (own := self.truth.get(job.id)) is not None:
+                known = as_simulated(job, job.work_s, own.measured.restart_s)
+                known = replace(known, restartable=job.restartable or own.saves)
+                found.append(SimJob(known, own.work_s, own.measured.curve))
+        return found
 
 
 @dataclass(slots=True)
@@ -170,7 +172,8 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
             reporting.add(event.job)
         elif isinstance(event, ev.JobCheckpointed):
             saving.add(event.job)
-        failures += _failure(event)
+        if (kind := _FAILURES.get(type(event))) is not None:
+            failures.append(FailureRecord(event.time_s, kind, event.node, getattr(event, "gpu", 0)))
         crashes += isinstance(event, ev.JobInterrupted)
         changes += isinstance(event, ev.PolicySet)
     apply(world, ev.TimePassed(max(to_s, world.now_s), cause="replay"))
@@ -205,19 +208,6 @@ def _affected_jobs(world: World, event: ev.Event) -> Iterator[JobId]:
             yield job.id if isinstance(job, Job) else job
 
 
-def _failure(event: ev.Event) -> list[FailureRecord]:
-    match event:
-        case ev.NodeLost():
-            return [FailureRecord(event.time_s, FailureKind.NODE_LOST, event.node)]
-        case ev.NodeReturned():
-            return [FailureRecord(event.time_s, FailureKind.NODE_RETURNED, event.node)]
-        case ev.GpuFailed():
-            return [FailureRecord(event.time_s, FailureKind.GPU_FAILED, event.node, event.gpu)]
-        case ev.GpuRepaired():
-            return [FailureRecord(event.time_s, FailureKind.GPU_REPAIRED, event.node, event.gpu)]
-    return []
-
-
 def _truth(
     world: World,
     over: Mapping[JobId, PastJob],
@@ -228,16 +218,16 @@ def _truth(
 ) -> dict[JobId, ActualJob]:
     """The jobs that ended within the span, and those that live on."""
     found = {}
-    for job, past in over.items():
-        ran_s, ended = segments.work_s(world, past.job), past.state is not JobState.CANCELLED
-        # A cancelled job would have gone on; the request to cancel it is replayed.
-        work_s = ran_s if ended else max(ran_s, past.job.work_s)
-        took = starts.measured(past.job)
-        found[job] = ActualJob(max(work_s, _MIN_WORK_S), took, ended, job in reporting, job in saving)
-    for known in world.jobs.jobs:
-        work_s = segments.work_s(world, known) + remaining_work(world, known.id).p50_s
-        took, job = starts.measured(known), known.id
-        found[job] = ActualJob(max(work_s, _MIN_WORK_S), took, False, job in reporting, job in saving)
+    for job in (*(past.job for past in over.values()), *world.jobs.jobs):
+        past, work_s = over.get(job.id), segments.work_s(world, job)
+        ended = past is not None and past.state is not JobState.CANCELLED
+        if past is None:
+            work_s += remaining_work(world, job.id).p50_s
+        elif not ended:
+            # A cancelled job would have gone on; the request to cancel it is replayed.
+            work_s = max(work_s, job.work_s)
+        known = job.id in reporting, job.id in saving
+        found[job.id] = ActualJob(max(work_s, _MIN_WORK_S), starts.measured(job), ended, *known)
     return found
 
 

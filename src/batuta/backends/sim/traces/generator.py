@@ -67,38 +67,9 @@ class WeeklyRate:
 FLAT = WeeklyRate.of([1.0] * 7, [1.0] * 24)
 
 
-def arrivals_in(rate: WeeklyRate, start_hour: float, span_s: float, draws: Sequence[float]) -> list[float]:
-    """Ascending seconds from the start: as many arrivals as draws, within a span.
-
-    Given how many arrive, the moments of a Poisson process are independent draws from its rate.
-    """
-    low = rate.expected(start_hour)
-    high = rate.expected(start_hour + span_s / HOUR_S)
-    return [_seconds(rate, start_hour, low + draw * (high - low)) for draw in sorted(draws)]
-
-
-def arrivals_at(rate: WeeklyRate, start_hour: float, jobs_per_hour: float, draws: Sequence[float]) -> list[float]:
-    """Ascending seconds from the start: one arrival per draw, at an average rate."""
-    gaps = (-math.log(1.0 - draw) / jobs_per_hour for draw in draws)
-    low = rate.expected(start_hour)
-    return [_seconds(rate, start_hour, low + passed) for passed in accumulate(gaps)]
-
-
-def _seconds(rate: WeeklyRate, start_hour: float, expected: float) -> float:
-    return max(0.0, (rate.moment(expected) - start_hour) * HOUR_S)
-
-
 JOBS_BY_GPUS = (
-    (1, 76_627),
-    (2, 1_818),
-    (4, 1_870),
-    (8, 1_643),
-    (12, 7),
-    (16, 199),
-    (24, 7),
-    (32, 67),
-    (64, 6),
-    (128, 3),
+    *((1, 76_627), (2, 1_818), (4, 1_870), (8, 1_643), (12, 7)),
+    *((16, 199), (24, 7), (32, 67), (64, 6), (128, 3)),
 )
 
 JOBS_BY_HOUR = (
@@ -167,32 +138,31 @@ class GeneratorOptions:
     restart_s: float = 30.0
 
     def problems(self) -> list[Problem]:
-        rules = (
-            (1 <= self.jobs <= _MOST_JOBS, f"jobs must be within 1..{_MOST_JOBS:,}, found {self.jobs}"),
-            (self.seed >= 0, f"seed must be ≥ 0, found {self.seed}"),
-            (self.gpus >= 1, f"gpus must be at least 1, found {self.gpus}"),
-            (0 < self.load < math.inf, f"load must be a number > 0, found {self.load}"),
-            (
-                self.jobs_per_hour is None or 0 < self.jobs_per_hour < math.inf,
-                f"jobs per hour must be a number > 0, found {self.jobs_per_hour}",
-            ),
-            (0 <= self.start_hour < math.inf, f"start hour must be ≥ 0, found {self.start_hour}"),
-            (0 < self.duration_scale < math.inf, f"duration scale must be a number > 0, found {self.duration_scale}"),
-            (
-                0 < self.shortest_s <= self.longest_s < math.inf,
-                f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}",
-            ),
-            (self.users >= 1, f"users must be at least 1, found {self.users}"),
-            (0 <= self.zipf_exponent < math.inf, f"Zipf exponent must be ≥ 0, found {self.zipf_exponent}"),
-            (0 <= self.elastic_fraction <= 1, f"elastic fraction must be within 0..1, found {self.elastic_fraction}"),
-            (0 <= self.restart_s < math.inf, f"restart time must be ≥ 0, found {self.restart_s}"),
-            (
-                all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
-                and any(weight > 0 and size <= max(self.gpus, 1) for size, weight in self.sizes),
-                f"sizes need a GPU count ≥ 1 with a weight > 0 that fits {self.gpus} GPUs",
-            ),
-        )
-        return [Problem(message) for sound, message in rules if not sound]
+        """What is wrong with the options, all of it."""
+        found = [
+            f"{name.replace('_', ' ')} must be {what} {low}, found {value}"
+            for name, what, low in _LIMITS
+            if (value := getattr(self, name)) is not None
+            and not (low < value < math.inf if what == "a number >" else low <= value < math.inf)
+        ]
+        if self.jobs > _MOST_JOBS:
+            found.append(f"jobs must be at most {_MOST_JOBS:,}, found {self.jobs}")
+        if not 0 < self.shortest_s <= self.longest_s < math.inf:
+            found.append(f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}")
+        if self.elastic_fraction > 1:
+            found.append(f"elastic fraction must be at most 1, found {self.elastic_fraction}")
+        sound = all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
+        if not sound or not any(weight > 0 and size <= max(self.gpus, 1) for size, weight in self.sizes):
+            found.append(f"sizes need a GPU count ≥ 1 with a weight > 0 that fits {self.gpus} GPUs")
+        return [Problem(message) for message in found]
+
+
+_LIMITS = (
+    *((name, "at least", 1) for name in ("jobs", "gpus", "users")),
+    *((name, "at least", 0) for name in ("seed", "start_hour", "zipf_exponent", "restart_s", "elastic_fraction")),
+    *((name, "a number >", 0) for name in ("load", "jobs_per_hour", "duration_scale")),
+)
+"""Fields, and the least that each may be."""
 
 
 SAMPLE_OPTIONS = GeneratorOptions(
@@ -287,13 +257,18 @@ def _demands(options: GeneratorOptions, rows: Sequence[Sequence[float]]) -> list
 
 def _submits(options: GeneratorOptions, demands: Sequence[tuple[int, float]], draws: Sequence[float]) -> list[float]:
     """Ascending submit times, the first at 0."""
-    rate = WEEKLY if options.weekly else FLAT
+    rate, start_hour = WEEKLY if options.weekly else FLAT, options.start_hour
+    low = rate.expected(start_hour)
     if options.jobs_per_hour is not None:
-        moments = arrivals_at(rate, options.start_hour, options.jobs_per_hour, draws)
+        gaps = (-math.log(1.0 - draw) / options.jobs_per_hour for draw in draws)
+        arrivals = [low + passed for passed in accumulate(gaps)]
     else:
+        # Given how many arrive, the moments of a Poisson process are independent draws from its rate.
         gpu_s = math.fsum(size * seconds for size, seconds in demands)
         span_s = gpu_s / (options.gpus * options.load)
-        moments = arrivals_in(rate, options.start_hour, span_s, draws)
+        high = rate.expected(start_hour + span_s / HOUR_S)
+        arrivals = [low + draw * (high - low) for draw in sorted(draws)]
+    moments = [max(0.0, (rate.moment(expected) - start_hour) * HOUR_S) for expected in arrivals]
     return [round(moment - moments[0], 1) for moment in moments]
 
 
