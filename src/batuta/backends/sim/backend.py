@@ -38,7 +38,6 @@ class _Run:
     ran_s: float = 0.0
     """How long it had run at `since_s`, over all its starts."""
     placement: Placement | None = None
-    starts: int = 0
     stamp: int = 0
     """Raised at every change; a timer with an older stamp is void."""
 
@@ -49,7 +48,6 @@ class SimOptions:
 
     restart_s: float | None = None
     """Seconds without progress after a start, resize or migration; None takes each job's own."""
-    first_start_free: bool = False
     checkpoint_s: float = 1800.0
     """When a node fails, a job without checkpoints of its own loses what came after a multiple of this."""
 
@@ -109,7 +107,7 @@ class SimBackend:
         how long it has run so far.
         """
         now_s, job = self.now_s, sim.job
-        run = _Run(sim, sim.work_s, 0.0, now_s, begun_s, sim.work_s, now_s, ran_s, placement, starts=1)
+        run = _Run(sim, sim.work_s, 0.0, now_s, begun_s, sim.work_s, now_s, ran_s, placement)
         self._runs[job.id], self._truth[job.id] = run, sim
         if placement is None:
             return
@@ -174,11 +172,10 @@ class SimBackend:
                 continue
             run.placement, run.begun_s = command.placement, self.now_s
             restart_s = run.sim.job.restart_s if self.options.restart_s is None else self.options.restart_s
-            if restart_s <= 0 or (self.options.first_start_free and run.starts == 0):
+            if restart_s <= 0:
                 done.append(self._begin(run))
             else:
                 heapq.heappush(self._timers, (self.now_s + restart_s, run.stamp, False, command.job))
-            run.starts += 1
         return done + self._reports(done) if self.reporting else done
 
     def _reports(self, events: Sequence[ev.Event]) -> list[ev.Event]:

@@ -18,12 +18,13 @@ from batuta.core.layout import Layout
 from batuta.core.plan import Decision, Migrate, Plan, Preempt, Stop
 from batuta.core.reason import Reason
 from batuta.core.world import World
+from batuta.engine.observers import Observer
 
 _NAN = float("nan")
 
 
-class Recorder:
-    """A watcher of the engine. Segments of placements are optional: a big trace has millions."""
+class Recorder(Observer):
+    """Records what an engine does. Segments of placements are optional: a big trace has millions."""
 
     def __init__(self, keep_segments: bool = True) -> None:
         self.events = 0
@@ -77,6 +78,12 @@ class Recorder:
             if not placement.size:
                 return  # segments are of GPUs, and a CPU-only job holds none
             self.segments.append(Segment(job, begun_s, time_s, placement.size, placement.nodes))
+
+    def decided(self, world: World, plan: Plan) -> None:
+        self.look(world, plan.time_s)
+
+    def postponed(self, world: World) -> None:
+        self.look(world, world.now_s)
 
     def look(self, world: World, time_s: float) -> None:
         """One row of the timeline; a later one at the same time replaces it."""

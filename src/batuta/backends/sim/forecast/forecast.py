@@ -12,7 +12,6 @@ from batuta.backends.sim.forecast.projection import (
     NO_EVENTS,
     ExternalEvents,
     Projection,
-    ProjectionLimits,
     backend_of,
     fork_at,
     project,
@@ -95,7 +94,6 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
     base, effort = fork_at(inputs.world, inputs.now_s), inputs.effort
     left_s = inputs.draws.left_s({job: inputs.known[job] for job in base.jobs.ids})
     awaited = frozenset(base.jobs.ids) if inputs.awaited is None else inputs.awaited
-    limits = ProjectionLimits(effort.horizon_s, inputs.cpu_until_s, effort.precision)
     found: list[Projection] = []
     for run in range(inputs.draws.runs):
         if found and found[-1].truncated and found[-1].until_s - base.now_s < effort.horizon_s:
@@ -103,7 +101,10 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
         fork = base.fork()
         own = {job: float(values[run]) for job, values in left_s.items()}
         backend = backend_of(fork, own, inputs.external(run), inputs.decides_at_once)
-        found.append(project(fork, backend, source.make(), source.cadence, awaited, limits, measured=measured))
+        rules, until_s = source.make(), inputs.cpu_until_s
+        found.append(
+            project(fork, backend, rules, source.cadence, awaited, effort, cpu_until_s=until_s, measured=measured)
+        )
     return found
 
 

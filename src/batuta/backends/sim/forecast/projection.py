@@ -16,7 +16,7 @@ import numpy as np
 
 from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureRecord
-from batuta.backends.sim.forecast.sampling import believed_left_s
+from batuta.backends.sim.forecast.sampling import Effort, believed_left_s
 from batuta.backends.sim.recorder import Contention, Recorder, attained_gpu_s
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
@@ -253,23 +253,11 @@ class ProjectionWatcher(Observer):
     def decided(self, world: World, plan: Plan) -> None:
         self._projection.cycles += 1
         if self._recorder is not None:
-            self._recorder.look(world, plan.time_s)
+            self._recorder.decided(world, plan)
 
     def postponed(self, world: World) -> None:
         if self._recorder is not None:
-            self._recorder.look(world, world.now_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectionLimits:
-    """When a projection stops early, and how fine it is."""
-
-    horizon_s: float = math.inf
-    """Seconds ahead."""
-    cpu_s: float = math.inf
-    """The CPU clock of this thread at which it stops: an emergency limit, not the plan."""
-    precision: float = 0.0
-    """At most one scheduling cycle per this fraction of the time ahead: the near future is finer."""
+            self._recorder.postponed(world)
 
 
 def project(
@@ -278,20 +266,22 @@ def project(
     rules: SchedulerProfile,
     cadence: Cadence,
     awaited: Set[JobId],
-    limits: ProjectionLimits = ProjectionLimits(),  # noqa: B008  (frozen)
+    effort: Effort = Effort(),  # noqa: B008  (frozen)
     *,
+    cpu_until_s: float = math.inf,
     measured: bool = False,
 ) -> Projection:
     """Runs the engine ahead until the awaited jobs have ended. It owns the World and the backend.
 
-    `measured` also computes fairness and utilisation, which takes longer.
+    It stops at the CPU time of this thread `cpu_until_s`: an emergency limit, not the plan. `measured` also
+    computes fairness and utilisation, which takes longer.
     """
     projection = Projection(world.now_s)
     recorder = Recorder(keep_segments=False) if measured else None
     watch = ProjectionWatcher(world, projection, recorder, set(awaited))
     state = JournaledWorld(world, NoJournal())
     engine = Engine(state, backend, replace(rules, explains=False), watch, cadence)
-    _run(engine, projection, watch.awaited, limits)
+    _run(engine, projection, watch.awaited, effort, cpu_until_s)
     projection.until_s = world.now_s
     if recorder is not None:
         recorder.look(world, world.now_s)
@@ -299,17 +289,17 @@ def project(
     return projection
 
 
-def _run(engine: Engine, projection: Projection, left: set[JobId], limits: ProjectionLimits) -> None:
+def _run(engine: Engine, projection: Projection, left: set[JobId], effort: Effort, cpu_until_s: float) -> None:
     world, usual, steps = engine.world, engine.cadence, 0
-    engine.cadence = slower(usual, limits.precision * _NEAR_S)
+    engine.cadence = slower(usual, effort.precision * _NEAR_S)
     while left and engine.step():
         steps += 1
         ahead_s = world.now_s - projection.now_s
-        slow = steps % _CLOCK_EVERY == 0 and time.thread_time() > limits.cpu_s
-        if left and (slow or ahead_s > limits.horizon_s):
+        slow = steps % _CLOCK_EVERY == 0 and time.thread_time() > cpu_until_s
+        if left and (slow or ahead_s > effort.horizon_s):
             projection.truncated = True
             return
-        pace_s = limits.precision * ahead_s
+        pace_s = effort.precision * ahead_s
         if pace_s > (engine.cadence.round_s or 0.0) * _COARSER:
             engine.cadence = slower(usual, pace_s)
 

@@ -16,14 +16,13 @@ from batuta.backends.sim.forecast.projection import (
     ExternalEvents,
     MeasuredJob,
     Projection,
-    ProjectionLimits,
     ProjectionWatcher,
     as_simulated,
     backend_of,
     fork_at,
     project,
 )
-from batuta.backends.sim.forecast.sampling import plan_effort
+from batuta.backends.sim.forecast.sampling import Effort, plan_effort
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.apply import apply
@@ -172,8 +171,9 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
             reporting.add(event.job)
         elif isinstance(event, ev.JobCheckpointed):
             saving.add(event.job)
-        if (kind := _FAILURES.get(type(event))) is not None:
-            failures.append(FailureRecord(event.time_s, kind, event.node, getattr(event, "gpu", 0)))
+        if isinstance(event, ev.NodeLost | ev.NodeReturned | ev.GpuFailed | ev.GpuRepaired):
+            kind, gpu = _FAILURES[type(event)], getattr(event, "gpu", 0)
+            failures.append(FailureRecord(event.time_s, kind, event.node, gpu))
         crashes += isinstance(event, ev.JobInterrupted)
         changes += isinstance(event, ev.PolicySet)
     apply(world, ev.TimePassed(max(to_s, world.now_s), cause="replay"))
@@ -271,7 +271,7 @@ def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
     backend.reporting = {job for job, one in span.truth.items() if one.reports}
     awaited = {job for job, one in span.truth.items() if one.ended}
     effort = plan_effort(fork, len(span.truth))
-    limits = ProjectionLimits(precision=effort.precision if effort.runs == 1 else 0.0)
+    limits = Effort(precision=effort.precision if effort.runs == 1 else 0.0)
     return project(fork, backend, source.make(), source.cadence, awaited, limits)
 
 

@@ -102,9 +102,7 @@ def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource,
         script = [*hypothesis.events(inputs.world, inputs.now_s), *usual.script]
         return replace(usual, arrivals=[*new, *usual.arrivals], script=script)
 
-    awaited = inputs.awaited
-    if awaited is None:
-        awaited = frozenset((*inputs.world.jobs.ids, *(job.id for job in hypothesis.jobs)))
+    awaited = frozenset((*inputs.world.jobs.ids, *(job.id for job in hypothesis.jobs)))
     after = projections_of(replace(inputs, external=external, awaited=awaited), changed, measured=True)
     return _compared(inputs, before, after, [job.id for job in hypothesis.jobs])
 
