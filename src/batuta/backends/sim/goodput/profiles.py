@@ -1,19 +1,13 @@
 """Profiles of applications: measured step times by placement, training statistics by batch size.
 
-They are read from CSV files, whose problems are all reported with file and line, and cached as arrays. A
-fault in the cache is never a fault of the run.
+They are read from CSV files, whose problems are all reported with file and line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
 import sys
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -26,49 +20,6 @@ from numpy.typing import NDArray
 from batuta.backends.sim.traces.trace_format import CellParser, csv_rows, shown
 from batuta.core.arrays import FloatArray, IntArray, frozen
 from batuta.spec.problem import InputError, Problem, read_text
-
-
-def cache_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/batuta/goodput`, else below `~/.cache`; None for a user without a home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(named).is_absolute():  # the XDG specification: a relative path is to be ignored
-        return Path(named, "batuta", "goodput")
-    try:
-        return Path.home() / ".cache" / "batuta" / "goodput"
-    except RuntimeError:
-        return None
-
-
-def read_arrays(name: str) -> dict[str, NDArray[Any]] | None:
-    """What was stored under this name, or None when it is absent, cut short or not readable."""
-    folder = cache_folder()
-    if folder is None:
-        return None
-    try:
-        # Opened here, because NumPy leaves a file open that turns out to be broken.
-        with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
-        return None
-
-
-def write_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Stores under this name; a reader sees the old or the new file, never a part."""
-    folder = cache_folder()
-    if folder is None:
-        return
-    unfinished: str | None = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **dict[str, Any](arrays))
-        os.replace(unfinished, folder / f"{name}.npz")
-    except OSError:  # read-only or full: the next run reads the sources again
-        if unfinished is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-
 
 CellReader: TypeAlias = Callable[[CellParser, int, str, str], Any]
 """Makes a value of a cell, from its line, its column and its text."""
@@ -124,7 +75,7 @@ _SCALABILITY_KEY = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz"), _co
 
 
 LAYOUT = 1
-"""Raise when what the cache holds changes its meaning."""
+"""Part of the digest. Raise when what is derived from a profile, and kept, changes its meaning."""
 
 
 class ProfileError(InputError):
@@ -223,25 +174,29 @@ def load_profiles(folder: Path) -> dict[str, AppProfile]:
 
 def _load_app(folder: Path, problems: list[Problem]) -> AppProfile | None:
     rule = RULES.get(folder.name, Rule())
-    validations = _validation_files(folder, problems)
-    sources = [folder / "placements.csv", folder / "scalability.csv", *validations.values()]
-    digest = _digest(f"{LAYOUT} {folder.name} {rule}", sources)
-    cached = read_arrays(f"profile-{digest}")
-    if cached is not None:
-        try:
-            return _from_arrays(folder.name, digest, rule, cached)
-        except (IndexError, TypeError, ValueError):
-            pass  # not written by this version: read the sources instead
+    files = _validation_files(folder, problems)
     before = len(problems)
-    arrays = {
-        **_read_times(folder / "placements.csv", _PLACEMENT_KEY, problems),
-        **_read_times(folder / "scalability.csv", _SCALABILITY_KEY, problems),
-        **_read_validations(folder, validations, rule, problems),
-    }
+    paths = folder / "placements.csv", folder / "scalability.csv"
+    placed = _read_times(paths[0], _PLACEMENT_KEY, problems)
+    scaled = _read_times(paths[1], _SCALABILITY_KEY, problems)
+    statistics = _read_validations(folder, files, rule, problems)
     if len(problems) > before:
         return None
-    write_arrays(f"profile-{digest}", arrays)
-    return _from_arrays(folder.name, digest, rule, arrays)
+    placements, scalability = PlacementTimes(**placed), ScalabilityTimes(**scaled)
+    validation = Validation(frozen(np.array(list(files), np.int64)), **statistics)
+    return AppProfile(
+        folder.name,
+        _digest(f"{LAYOUT} {folder.name} {rule}", [*paths, *files.values()]),
+        placements,
+        scalability,
+        validation,
+        rule,
+        epochs=validation.progress.shape[1],
+        init_batch=int(validation.batch_sizes[0]),
+        max_batch=int(validation.batch_sizes[-1]),
+        min_local=int(placements.local_bsz.min()),
+        max_local=rule.max_local or int(placements.local_bsz.max()),
+    )
 
 
 def _validation_files(folder: Path, problems: list[Problem]) -> dict[int, Path]:
@@ -277,9 +232,9 @@ def _read_times(path: Path, key: Mapping[str, CellReader], problems: list[Proble
             problems.append(Problem(f"repeats line {first}", str(path), line))
         if row["sync_time"] > row["step_time"]:
             problems.append(Problem("sync_time is longer than step_time", str(path), line))
-    ints = {name: np.array([row[name] for _, row in rows], np.int64) for name in key}
-    floats = {name.replace("_time", "_s"): np.array([row[name] for _, row in rows], float) for name in _TIMES}
-    return {f"{path.stem}.{name}": array for name, array in {**ints, **floats}.items()}
+    ints = {name: frozen(np.array([row[name] for _, row in rows], np.int64)) for name in key}
+    floats = {name.replace("_time", "_s"): frozen(np.array([row[name] for _, row in rows], float)) for name in _TIMES}
+    return ints | floats
 
 
 def _read_validations(
@@ -299,12 +254,11 @@ def _read_validations(
             problems.append(Problem(f"has {len(rows)} epochs, {folder.name} needs {rule.epochs}", str(path)))
         tables.append(rows)
     epochs = rule.epochs or min(map(len, tables))
-    arrays = {
-        f"validation.{name}": np.array([[row[name] for _, row in rows[:epochs]] for rows in tables], float)
-        for name in names
-        if all(len(rows) >= epochs for rows in tables)
+    if any(len(rows) < epochs for rows in tables):
+        return {}
+    return {
+        name: frozen(np.array([[row[name] for _, row in rows[:epochs]] for rows in tables], float)) for name in names
     }
-    return {"validation.batch_sizes": np.array(list(files), np.int64), **arrays}
 
 
 def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
@@ -315,31 +269,3 @@ def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
         if row["grad_sqr"] + row["grad_var"] <= 0:
             problems.append(Problem("grad_sqr and grad_var are both zero", str(path), line))
         before = row["progress"]
-
-
-def _from_arrays(name: str, digest: str, rule: Rule, arrays: dict[str, NDArray[Any]]) -> AppProfile:
-    def table(prefix: str) -> dict[str, NDArray[Any]]:
-        columns = {key.split(".")[1]: frozen(array) for key, array in arrays.items() if key.startswith(prefix)}
-        if not columns or len({len(array) for array in columns.values()}) != 1:
-            raise ValueError(f"{prefix} has columns of unequal length")
-        return columns
-
-    try:
-        placements = PlacementTimes(**table("placements."))
-        scalability = ScalabilityTimes(**table("scalability."))
-        validation = Validation(**table("validation."))
-    except TypeError as error:  # a column is missing or unknown
-        raise ValueError(str(error)) from None
-    return AppProfile(
-        name,
-        digest,
-        placements,
-        scalability,
-        validation,
-        rule,
-        epochs=validation.progress.shape[1],
-        init_batch=int(validation.batch_sizes[0]),
-        max_batch=int(validation.batch_sizes[-1]),
-        min_local=int(placements.local_bsz.min()),
-        max_local=rule.max_local or int(placements.local_bsz.max()),
-    )

@@ -1,11 +1,9 @@
-"""Profiles are read once, kept, and refused with all their faults."""
+"""Profiles are read, and refused with all their faults."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from batuta.backends.sim.goodput import profiles
 from batuta.backends.sim.goodput.profiles import ProfileError, load_profiles
 
 
@@ -29,51 +27,11 @@ def test_loaded_arrays_cannot_be_written(toy_folder: Path):
         toy.placements.step_s[0] = 1.0
 
 
-def test_the_second_run_reads_the_cache_and_not_the_files(toy_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    first = load_profiles(toy_folder)["toy"]
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("parsed again")
-
-    monkeypatch.setattr(profiles, "read_rows", refuse)
-    second = load_profiles(toy_folder)["toy"]
-    assert second.digest == first.digest
-    assert np.array_equal(second.placements.step_s, first.placements.step_s)
-    assert np.array_equal(second.validation.grad_var, first.validation.grad_var)
-
-
 def test_a_changed_file_is_read_again(toy_folder: Path):
     load_profiles(toy_folder)
     path = toy_folder / "toy" / "validation-60.csv"
     path.write_text(path.read_text().replace("260,120", "270,121"))
     assert load_profiles(toy_folder)["toy"].validation.iteration[1, -1] == 121
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"\x93NUMPY\x01\x00"])
-def test_a_broken_cache_is_ignored(toy_folder: Path, cache: Path, content: bytes):
-    load_profiles(toy_folder)
-    (stored,) = cache.glob("profile-*.npz")
-    stored.write_bytes(content)
-    assert load_profiles(toy_folder)["toy"].max_batch == 60
-
-
-def test_a_cache_with_other_arrays_is_ignored(toy_folder: Path, cache: Path):
-    load_profiles(toy_folder)
-    (stored,) = cache.glob("profile-*.npz")
-    np.savez(stored, strange=np.zeros(3))
-    assert load_profiles(toy_folder)["toy"].max_batch == 60
-
-
-def test_a_cache_that_cannot_be_written_does_no_harm(toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    blocked = tmp_path / "a file"
-    blocked.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    assert load_profiles(toy_folder)["toy"].epochs == 3
-
-
-def test_nothing_half_written_stays_in_the_cache(toy_folder: Path, cache: Path):
-    load_profiles(toy_folder)
-    assert [path.suffix for path in cache.iterdir()] == [".npz"]
 
 
 def test_all_faults_are_named_with_file_and_line(toy_folder: Path):
