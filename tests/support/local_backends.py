@@ -20,6 +20,7 @@ from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.spec.task import Task, parse_task
+from batuta.spec.task_job import task_to_job
 from tests.support.local_replicas import PATIENCE_S
 from tests.support.worlds import at, make_nodes
 
@@ -63,7 +64,7 @@ class Bench:
             self._backend = LocalBackend(
                 self.root,
                 self.nodes,
-                self.tasks.__getitem__,
+                lambda job: (self.tasks[job], task_to_job(self.tasks[job], job, 0.0, nodes=self.nodes)),
                 devices=self.devices,
                 gpu_injector=self.gpu_injector,
                 containers=self.containers,

@@ -18,7 +18,6 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 SHARED_ADDRESS = "127.0.0.1"
@@ -34,11 +33,6 @@ def node_address(index: int) -> str:
         return SHARED_ADDRESS
     block, last = divmod(index, _PER_BLOCK)
     return f"127.66.{block}.{last + 1}"
-
-
-def node_addresses(indices: Sequence[int]) -> list[str]:
-    """The addresses of a job's nodes by rank: `SKYPILOT_NODE_IPS`. The first is its `MASTER_ADDR`."""
-    return [node_address(index) for index in indices]
 
 
 @functools.cache

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from batuta.backends.local.addresses import PortReservations
 from batuta.backends.local.containers import ContainerRuntimes
@@ -40,10 +39,8 @@ from batuta.engine.fence import Fence
 from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
-from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job
+from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT
 
-Known: TypeAlias = Task | tuple[Task, Job | str]
-"""What is to be run; alone, with its job, or with its user. Its job is made from it where it is not given."""
 _LONGEST_WAIT_S = 3600.0
 _log = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ class LocalBackend:
         self,
         root: Path,
         nodes: Sequence[Node],
-        tasks: Callable[[JobId], Known],
+        tasks: Callable[[JobId], tuple[Task, Job]],
         *,
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
         gpu_injector: GpuInjector | None = None,
@@ -69,7 +66,7 @@ class LocalBackend:
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
         fence: Fence | None = None,
     ) -> None:
-        """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
+        """Files lie below `root`. `tasks` says what a job runs, and its job; it may raise KeyError or InputError.
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
         within their node. `gpu_injector` is what programs need beside that, `containers` runs tasks that have
@@ -80,7 +77,6 @@ class LocalBackend:
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._nodes = tuple(nodes)
         self._tasks = tasks
         self._clock = SteadyClock(clock, since_s)
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
@@ -94,8 +90,8 @@ class LocalBackend:
         gpu_injector = gpu_injector or HostGpus()
         self._jobs = JobManager(occupancy, timing, gpu_injector.is_ready, fence)
         machine = Machine(
-            {node.name: index for index, node in enumerate(self._nodes)},
-            devices or {node.name: range(node.gpus) for node in self._nodes},
+            {node.name: index for index, node in enumerate(nodes)},
+            devices or {node.name: range(node.gpus) for node in nodes},
             inherited_env(os.environ) if inherited is None else inherited,
             doorbell,
             sdk_folder(self.root),
@@ -267,23 +263,15 @@ class LocalBackend:
         job_run = self._jobs.runs.get(job)
         if job_run is None:
             try:
-                task, known = self._known(job)
+                task, known = self._tasks(job)
             except (KeyError, InputError) as problem:
                 detail = f"what it runs is not known: {problem}"
                 self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
                 return None
-            job_run = JobRun(self.context, JobFiles(self.root, job), task, known)
-            self._jobs.runs[job] = job_run
-        return job_run
-
-    def _known(self, job: JobId) -> tuple[Task, Job]:
-        found = self._tasks(job)
-        task, about = found if isinstance(found, tuple) else (found, "")
-        if isinstance(about, Job):
             # The World's job may have a curve that was measured, and the meter would learn from itself.
-            prior = power_curve(min(about.max, LONGEST_CURVE), PRIOR_EXPONENT)
-            return task, replace(about, curve=prior)
-        return task, task_to_job(task, job, 0.0, user=about, nodes=self._nodes)
+            known = replace(known, curve=power_curve(min(known.max, LONGEST_CURVE), PRIOR_EXPONENT))
+            job_run = self._jobs.runs[job] = JobRun(self.context, JobFiles(self.root, job), task, known)
+        return job_run
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
         self._jobs.owners[replica.run_id] = (job, rank)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from batuta.backends.local.mounts import place_of
 from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.spec.skypilot_keys import ContainerSupport
 
@@ -208,8 +209,11 @@ class ContainerRuntimes:
             if path is None:
                 continue
             answer = self._answer([path, *question])
+            if answer is None and name in ("apptainer", "singularity"):
+                return Apptainer(path, name)
             if answer is None:
-                return _runtime(name, path)
+                by_number = name == "docker" and os.geteuid() != 0
+                return DockerCompatible(path, name, f"{os.geteuid()}:{os.getegid()}" if by_number else "0:0")
             self._unusable.append(f"{name} does not work ({answer})")
         return None
 
@@ -233,13 +237,6 @@ _QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "singularity": ("version",),
 }
 """The runtimes in the order of liking, and what only a usable one answers."""
-
-
-def _runtime(name: str, path: str) -> ContainerRuntime:
-    if name in ("apptainer", "singularity"):
-        return Apptainer(path, name)
-    by_number = name == "docker" and os.geteuid() != 0
-    return DockerCompatible(path, name, f"{os.geteuid()}:{os.getegid()}" if by_number else "0:0")
 
 
 def container_env(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -322,6 +319,5 @@ def mounts_of(
         if not any(folder.is_relative_to(other) for other in found):
             found[str(folder)] = str(folder)
     for target, source in file_mounts:
-        place = f"{home}/{target[2:]}" if target == "~" or target.startswith("~/") else f"{cwd / target}"
-        found[os.path.normpath(place)] = source
+        found[place_of(target, cwd, home)] = source
     return [(source, target) for target, source in found.items()]

@@ -31,17 +31,13 @@ Place: TypeAlias = Path | str
 _LARGEST_BYTES = 16 * 2**20
 
 
-class UnreadableFile(OSError):
-    """There is something, but no regular file, or one that is too large to be what it should be."""
-
-
 def read_small(path: Place, most_bytes: int = _LARGEST_BYTES) -> bytes:
-    """What is in a regular file. OSError when there is none."""
+    """What is in a regular file. OSError when there is none, or one that is too large to be what it should be."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-            raise UnreadableFile(f"no regular file of at most {most_bytes} bytes: {path}")
+            raise OSError(f"no regular file of at most {most_bytes} bytes: {path}")
         return os.read(file, found.st_size)
     finally:
         os.close(file)

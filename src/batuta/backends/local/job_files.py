@@ -213,8 +213,9 @@ def write_first_record(files: JobFiles, record: RunRecord) -> None:
 
 def _content(record: RunRecord) -> dict[str, Any]:
     plain = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    placed = {name: plain[name] and _to_json(plain[name]) for name in ("placement", "started_on")}
-    return plain | placed | {"size": record.placement.units}
+    for name in ("placement", "started_on"):
+        plain[name] = plain[name] and [[span.node, list(span.gpus)] for span in plain[name].spans]
+    return plain | {"size": record.placement.units}
 
 
 def read_record(files: JobFiles, number: int) -> RunRecord | None:
@@ -241,10 +242,6 @@ def read_record(files: JobFiles, number: int) -> RunRecord | None:
 
 def _path(files: JobFiles, number: int) -> Path:
     return files.run(number) / "run.json"
-
-
-def _to_json(placement: Placement) -> list[Any]:
-    return [[span.node, list(span.gpus)] for span in placement.spans]
 
 
 def _placement(spans: Any) -> Placement:

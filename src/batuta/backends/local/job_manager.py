@@ -110,7 +110,10 @@ class JobManager:
             with self._fenced(job_run, now_s):
                 if ready and job_run.needs_start and self._is_free(job_run):
                     job_run.drive(now_s, can_start=True)
-            self._retire(job_run)
+            if job_run.is_over:
+                self.runs.pop(job_run.job.id, None)
+            if not job_run.has_run and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
+                self._active.pop(job_run.job.id, None)
 
     def _read_reports(self, now_s: float) -> None:
         """Reads what all jobs report, and fits their curves side by side: one by one it takes far longer."""
@@ -160,12 +163,6 @@ class JobManager:
         return all(
             job_run.job.share is not None and other.job.share is not None and not other.is_going for other in others
         )
-
-    def _retire(self, job_run: JobRun) -> None:
-        if job_run.is_over:
-            self.runs.pop(job_run.job.id, None)
-        if not job_run.has_run and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
-            self._active.pop(job_run.job.id, None)
 
 
 _WITHIN_S = 15.0

@@ -20,7 +20,6 @@ from batuta.backends.local.live_run import (
     can_resize_in_place,
     launch_run,
     resize_in_place,
-    survivors_in,
 )
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.progress import ProgressFeed
@@ -104,7 +103,7 @@ class EventReporter:
         """It is over for good."""
         self._hand_over_result()
         detail = outcome.detail
-        survivors = () if run is None else survivors_in(run.states)
+        survivors = [] if run is None else [pid for state in run.states for pid in state.survivors]
         if survivors:
             note = f"processes {', '.join(map(str, survivors))} could not be killed"
             detail = f"{detail}; {note}" if detail else note
@@ -262,12 +261,10 @@ class JobRun:
     def _observe(self, run: LiveRun | None, can_start: bool) -> Observed:
         if run is None:
             found = None if self._found is None else ObservedRun(is_adopted=False)
-            return Observed(
-                found,
-                is_concluded=self.is_over,
-                time_limit=self._time_limit() if self.needs_start else "",
-                can_start=can_start,
-            )
+            limit_s, time_limit = self._task.max_exec_time_s, ""
+            if limit_s is not None and self._history.ran_s >= limit_s and self.needs_start:
+                time_limit = f"it reached its time limit of {limit_s:g} s"
+            return Observed(found, is_concluded=self.is_over, time_limit=time_limit, can_start=can_start)
         is_asked = run.going is StopProgress.ASKED
         return Observed(
             ObservedRun(
@@ -301,11 +298,6 @@ class JobRun:
         if self.job.kind is not JobKind.TORCH_ELASTIC or (ended_s := run.led_to_end_s) is None:
             return math.inf
         return ended_s + self._task.elastic.grace_s
-
-    def _time_limit(self) -> str:
-        limit_s = self._task.max_exec_time_s
-        is_reached = limit_s is not None and self._history.ran_s >= limit_s
-        return f"it reached its time limit of {limit_s:g} s" if is_reached else ""
 
     def _carry_out(self, action: controller.Action, run: LiveRun | None, now_s: float) -> None:
         match action:
@@ -464,7 +456,10 @@ class JobRun:
         if begun_s is not None:
             self._events.steps.stop_s = max(0.0, now_s - begun_s)
         outcome = self._excused(run, run.judge())
-        self._note(run, outcome, now_s)
+        failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
+        unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not record.interrupted
+        past = past_run(record, run.checkpointed_s, now_s)
+        self._history.note(record.number, past, run.ran_s, failed=failed, unwanted=unwanted)
         self._settle(run, outcome, now_s)
 
     def _settle(self, run: LiveRun | None, outcome: Outcome, now_s: float) -> None:
@@ -499,12 +494,6 @@ class JobRun:
                     self._context.ports.release(record.run_id(0))
         self._context.occupancy.release(self.job.id)
         self._events.broken(now_s, error)
-
-    def _note(self, run: LiveRun, outcome: Outcome, now_s: float) -> None:
-        failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
-        unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not run.record.interrupted
-        past = past_run(run.record, run.checkpointed_s, now_s)
-        self._history.note(run.record.number, past, run.ran_s, failed=failed, unwanted=unwanted)
 
     def _end(self, now_s: float, state: JobState, outcome: Outcome, run: LiveRun | None = None) -> None:
         self.is_over, self.wanted = True, None

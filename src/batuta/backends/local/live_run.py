@@ -98,11 +98,6 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
     return Outcome(RunEnd.LOST, detail="it was stopped from outside")
 
 
-def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
-    """Processes that not even SIGKILL could end."""
-    return tuple(pid for state in states for pid in state.survivors)
-
-
 def has_succeeded(state: ReplicaState) -> bool:
     return state.why is ExitReason.EXITED and state.exit_code == 0
 
@@ -132,7 +127,8 @@ def _who(states: Sequence[ReplicaState], rank: int) -> str:
 
 def _how(state: ReplicaState) -> str:
     if state.signal is not None:
-        return f"was ended by signal {state.signal} ({_signal_name(state.signal)})"
+        name = next((one.name for one in signal.Signals if one == state.signal), "unknown")
+        return f"was ended by signal {state.signal} ({name})"
     if state.exit_code is not None:
         return f"exited with code {state.exit_code}"
     return "ended"
@@ -140,13 +136,6 @@ def _how(state: ReplicaState) -> str:
 
 def _code(state: ReplicaState) -> int | None:
     return 128 + state.signal if state.signal is not None else state.exit_code
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
 
 
 _OVER = frozenset((ReplicaPhase.EXITED, ReplicaPhase.ABSENT))
@@ -258,8 +247,7 @@ class LiveRun:
     @property
     def running_since_s(self) -> float | None:
         """When the last replica began to run."""
-        begun = [state.run_begun_s for state in self.states if state.run_begun_s is not None]
-        return max(begun, default=None)
+        return max((state.run_begun_s for state in self.states if state.run_begun_s is not None), default=None)
 
     @property
     def is_answered(self) -> bool:
@@ -404,7 +392,8 @@ def launch_run(
     owner = record.run_id(0)
     try:
         if not context.machine.knows(placement):
-            raise CannotLaunch(f"this machine does not have {_shown(placement)}")
+            shown = ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
+            raise CannotLaunch(f"this machine does not have {shown}")
         files.prepare(number, context.directory_pool)
         if task.file_mounts and not image_of(task.image_id) and why_no_views():
             relative = [mount for mount in task.file_mounts if is_relative_target(mount.target)]
@@ -419,10 +408,6 @@ def launch_run(
         context.ports.release(owner)
         files.discard_run(number)
         raise CannotLaunch(f"it could not be started: {problem}") from problem
-
-
-def _shown(placement: Placement) -> str:
-    return ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
 
 
 def can_resize_in_place(machine: Machine, job: Job, record: RunRecord, wanted: Placement) -> bool:

@@ -127,7 +127,8 @@ class ReplicaLog:
                 place = self._place()
                 if _is_still(self._path, newer) and _is_still(self._older_path, older):
                     # It may be that a rotation could not be noted, on a full disk: then not for ever.
-                    if place is None or _is_about(place, newer, older) or attempt > _ATTEMPTS // 2:
+                    inodes = [opened[1].st_ino for opened in (newer, older) if opened is not None]
+                    if place is None or place[1] in inodes or attempt > _ATTEMPTS // 2:
                         yield _arrange(newer, older, place)
                         return
                     time.sleep(0.001)
@@ -159,10 +160,6 @@ def _is_still(path: Path, opened: _Opened | None) -> bool:
         return os.stat(path).st_ino == (opened[1].st_ino if opened else None)
     except OSError:
         return opened is None
-
-
-def _is_about(place: tuple[int, int], newer: _Opened | None, older: _Opened | None) -> bool:
-    return any(opened is not None and opened[1].st_ino == place[1] for opened in (newer, older))
 
 
 def _arrange(newer: _Opened | None, older: _Opened | None, place: tuple[int, int] | None) -> list[_Segment]:

@@ -53,7 +53,7 @@ def view_of(task: Task, workdir: Path, home: str) -> list[BindMount]:
     is_inside = os.path.realpath(workdir).startswith(os.path.realpath(own) + "/")
     return [
         BindMount(str(workdir), own, optional=not sky or is_inside),
-        *(BindMount(mount.source, _place(mount.target, workdir, home)) for mount in task.file_mounts),
+        *(BindMount(mount.source, place_of(mount.target, workdir, home)) for mount in task.file_mounts),
     ]
 
 
@@ -80,23 +80,18 @@ def link_mounts(mounts: Iterable[Mount], workdir: Path) -> None:
         try:
             if not _is_linked(mount, target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _link(mount, target)
+                target.symlink_to(mount.source)
         except OSError as problem:
-            raise CannotMount(f"file_mounts: {target} cannot be made: {problem.strerror}") from problem
+            # Another job may have been faster.
+            if not isinstance(problem, FileExistsError) or not _is_linked(mount, target):
+                raise CannotMount(f"file_mounts: {target} cannot be made: {problem.strerror}") from problem
 
 
-def _place(target: str, workdir: Path, home: str) -> str:
+def place_of(target: str, workdir: Path, home: str) -> str:
+    """The path of a mount's target: below `~` in the job's home, a relative one in its working directory."""
     if target == "~" or target.startswith("~/"):
         return os.path.normpath(f"{home}/{target[2:]}")
     return os.path.normpath(workdir / target)  # an absolute one stays as it is
-
-
-def _link(mount: Mount, target: Path) -> None:
-    try:
-        target.symlink_to(mount.source)
-    except FileExistsError:
-        if not _is_linked(mount, target):  # another job may have been faster
-            raise
 
 
 def _is_linked(mount: Mount, target: Path) -> bool:

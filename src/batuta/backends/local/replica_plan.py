@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from batuta.backends.local.addresses import node_addresses
+from batuta.backends.local.addresses import node_address
 from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
 from batuta.backends.local.mounts import lock_folder, view_of
@@ -145,7 +145,7 @@ def plan_replicas(
 ) -> list[ReplicaSpec]:
     """What to start, by rank. Writes the host lists; OSError when that is not possible."""
     workers = record.placement.workers(job.gpus_per_replica)
-    ips = tuple(node_addresses([machine.addresses[worker.node] for worker in workers]))
+    ips = tuple(node_address(machine.addresses[worker.node]) for worker in workers)
     led_by_one = job.kind in _LED_BY_ONE
     more = write_hosts(files.control(record.number), record.placement) if led_by_one else {}
     specs = []

@@ -11,7 +11,7 @@ from batuta.backends.sim.failures import FailureRecord
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.job import NO_RESTART_S, Job, JobId, JobState
+from batuta.core.job import NO_RESTART_S, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.core.reason import Reason
 
@@ -160,7 +160,9 @@ class SimBackend:
         for command in commands:
             run = self._runs[command.job]
             self._settle(run)
-            if not _saves_when_asked(run.sim.job) and run.rate > 0 and run.saved_s < self.now_s:
+            job = run.sim.job
+            saves = job.checkpoint_interval_s is None and not job.keeps_size_until_saved
+            if not saves and run.rate > 0 and run.saved_s < self.now_s:
                 # It writes no checkpoint when asked, so what came after its last one is lost.
                 done.append(self._crash(run))
             self._stop(run)
@@ -171,7 +173,7 @@ class SimBackend:
             if isinstance(command, Preempt):
                 continue
             run.placement, run.begun_s = command.placement, self.now_s
-            restart_s = run.sim.job.restart_s if self.options.restart_s is None else self.options.restart_s
+            restart_s = job.restart_s if self.options.restart_s is None else self.options.restart_s
             if restart_s <= 0:
                 done.append(self._begin(run))
             else:
@@ -339,10 +341,6 @@ class SimBackend:
                 run.rate = self._rate(run)
                 self._set_end(run)
         return [ev.TimePassed(self.now_s, cause="pace of a node")]
-
-
-def _saves_when_asked(job: Job) -> bool:
-    return job.checkpoint_interval_s is None and not job.keeps_size_until_saved
 
 
 def alone_s(sim: SimJob, gpus: float, restart_s: float | None) -> float:

@@ -95,28 +95,19 @@ def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
     """Makes the folders that are not there yet, and writes the scripts; what was in the way."""
     try:
         for folder in spec.get("folders") or ():
-            _make_folder(folder)
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue  # another replica was first, or another run
         for name, text in (spec.get("scripts") or {}).items():
-            _write_file(os.path.join(run_dir, name), text.encode("utf-8", "surrogateescape"))
+            # There may be secrets in it.
+            with open(os.open(os.path.join(run_dir, name), _CREATE_FLAGS, 0o600), "wb", buffering=0) as file:
+                data = text.encode("utf-8", "surrogateescape")
+                while data:
+                    data = data[file.write(data) :]
     except OSError as problem:
         return problem
     return None
-
-
-def _make_folder(folder: str) -> None:
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        return  # another replica was first, or another run
-
-
-def _write_file(path: str, data: bytes) -> None:
-    file = os.open(path, _CREATE_FLAGS, 0o600)  # there may be secrets in it
-    try:
-        while data:
-            data = data[os.write(file, data) :]
-    finally:
-        os.close(file)
 
 
 _SWEEP_S = 10.0

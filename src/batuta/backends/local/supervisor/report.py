@@ -173,8 +173,12 @@ class CheckpointRequests:
         self._file = StatusFile(path) if path else None
 
     def add(self) -> int:
-        """Makes a new request; its number."""
-        number = self._latest() + 1
+        """Makes a new request; its number. It goes on from that of a former run, if they share the file."""
+        try:
+            with open(self._path or "", encoding="utf-8") as file:
+                number = int(file.read(32)) + 1
+        except (OSError, ValueError):
+            number = 1
         if self._file:
             self._file.replace(f"{number}\n")
         return number
@@ -182,11 +186,3 @@ class CheckpointRequests:
     def close(self) -> None:
         if self._file:
             self._file.close()
-
-    def _latest(self) -> int:
-        """The number in the file: a former run's, if they share it."""
-        try:
-            with open(self._path or "", encoding="utf-8") as file:
-                return int(file.read(32))
-        except (OSError, ValueError):
-            return 0

@@ -158,7 +158,9 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
             break
         apply(world, event)
         watch.saw(world, event)
-        segments.look(world, _affected_jobs(world, event), _time_of(event))
+        # The end of a job may be reported late.
+        at_s = event.ended_s if isinstance(event, ev.JobEnded) and event.ended_s else event.time_s
+        segments.look(world, _affected_jobs(world, event), at_s)
         starts.look(event)
         if isinstance(event, ev.JobEnded) and event.job in world.past:
             # The World may drop it before the span is over.
@@ -189,11 +191,6 @@ def _runs_on(world: World, job: JobId) -> Placement | None:
         return None
     row = world.jobs.row(job)
     return world.jobs.placements[row] if world.jobs.phase_of(row) is Phase.RUNNING else None
-
-
-def _time_of(event: ev.Event) -> float:
-    """When it happened: the end of a job may be reported late."""
-    return event.ended_s if isinstance(event, ev.JobEnded) and event.ended_s else event.time_s
 
 
 def _affected_jobs(world: World, event: ev.Event) -> Iterator[JobId]:

@@ -90,8 +90,12 @@ class Comparison:
 def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource, changed: ProfileSource) -> Comparison:
     """Projects the same World twice, with the same samples."""
     before = projections_of(inputs, usual, measured=True)
-    known = {**inputs.known, **{job.id: _of_request(job) for job in hypothesis.jobs}}
-    submitted = inputs.draws.left_s({job.id: known[job.id] for job in hypothesis.jobs})
+    # The duration that earlier jobs predict; without any, the same guess in all runs.
+    lengths = {
+        job.id: certain(job.work_s) if job.expected is None else Quantiles.of(job.expected.seconds)
+        for job in hypothesis.jobs
+    }
+    submitted = inputs.draws.left_s(lengths)
 
     def external(run: int) -> ExternalEvents:
         usual = inputs.external(run)
@@ -105,11 +109,6 @@ def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource,
     awaited = frozenset((*inputs.world.jobs.ids, *(job.id for job in hypothesis.jobs)))
     after = projections_of(replace(inputs, external=external, awaited=awaited), changed, measured=True)
     return _compared(inputs, before, after, [job.id for job in hypothesis.jobs])
-
-
-def _of_request(job: Job) -> Quantiles:
-    """The duration that earlier jobs predict; without any, the same guess in all runs."""
-    return certain(job.work_s) if job.expected is None else Quantiles.of(job.expected.seconds)
 
 
 def _compared(

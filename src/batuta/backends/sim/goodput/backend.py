@@ -23,7 +23,7 @@ from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
 from batuta.backends.sim.goodput.model import Exploration
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
-from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.cluster import Node, NodeName
 from batuta.core.curve import SpeedCurve, node_sizes
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
@@ -216,7 +216,8 @@ class GoodputBackend:
                     del self._alive[command.job]
                     done.append(ev.JobEnded(now_s, command.job, JobState.CANCELLED))
                 continue
-            if model.set_placement(*self._shape(command.placement)):
+            counts = command.placement.counts()
+            if model.set_placement(tuple(counts.values()), tuple(self._index[node] for node in counts)):
                 lost = model.restart_s * model.gpus
                 self.lost_gpu_s[command.job] = self.lost_gpu_s.get(command.job, 0.0) + lost
             if not model.restart_left_s:
@@ -247,11 +248,6 @@ class GoodputBackend:
         if curve is not None:
             self._reported[observed.id] = curve
         found.append(ev.JobProgressed(now_s, observed.id, estimate.remaining_s, curve, outlook=estimate.outlook))
-
-    def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """GPUs per node, and the nodes, in the order of the workers."""
-        counts = placement.counts()
-        return tuple(counts.values()), tuple(self._index[node] for node in counts)
 
 
 def _sized(job: Job, sizes: tuple[int, ...]) -> Job:
