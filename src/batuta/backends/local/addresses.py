@@ -26,7 +26,6 @@ _MOST_NODES = 256 * _PER_BLOCK
 
 
 def node_address(index: int) -> str:
-    """The address of a node; the first one has index 0."""
     if not 0 <= index < _MOST_NODES:
         raise ValueError(f"node index must be within 0..{_MOST_NODES - 1}, found {index}")
     if not _has_many_loopbacks():

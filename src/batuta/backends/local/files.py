@@ -54,7 +54,6 @@ def write_small(path: Place, data: bytes) -> None:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Writes all of it into an open file."""
     while data:
         data = data[os.write(file, data) :]
 

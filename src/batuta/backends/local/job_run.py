@@ -14,13 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from batuta.backends.local.context import JobContext
 from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, past_run, read_record, read_run_history
-from batuta.backends.local.live_run import (
-    CannotLaunch,
-    LiveRun,
-    can_resize_in_place,
-    launch_run,
-    resize_in_place,
-)
+from batuta.backends.local.live_run import CannotLaunch, LiveRun, can_resize_in_place, launch_run, resize_in_place
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.progress import ProgressFeed
 from batuta.core.cluster import Placement
@@ -29,17 +23,7 @@ from batuta.core.job import Job, JobId, JobKind, JobState
 from batuta.core.reason import Reason
 from batuta.engine.jobs import reconcile as controller
 from batuta.engine.jobs.outcome import Outcome, RunEnd
-from batuta.engine.jobs.reconcile import (
-    Desired,
-    Fit,
-    Grace,
-    Observed,
-    ObservedRun,
-    RestartPolicy,
-    RunPhase,
-    StopProgress,
-    StopReason,
-)
+from batuta.engine.jobs.reconcile import Fit, Observed, ObservedRun, RunPhase, StopProgress
 from batuta.prediction import SpeedMeter
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
@@ -100,7 +84,6 @@ class EventReporter:
             self._context.later(lambda: self._files.discard_run(number))
 
     def ended(self, now_s: float, state: JobState, outcome: Outcome, run: LiveRun | None = None) -> None:
-        """It is over for good."""
         self._hand_over_result()
         detail = outcome.detail
         survivors = [] if run is None else [pid for state in run.states for pid in state.survivors]
@@ -212,7 +195,6 @@ class JobRun:
         return self._feed.meter
 
     def poll(self, now_s: float, *, at_end: bool = False) -> None:
-        """Reads new progress reports."""
         news = self._feed.poll(now_s, at_end=at_end)
         if news is not None:
             self._context.emit(news)
@@ -244,18 +226,20 @@ class JobRun:
         if self.run is not None and self.run.going is StopProgress.ASKED:
             self.due_s = min(self.due_s, now_s + self._context.timing.poll_asked_s)
 
-    def _desired(self) -> Desired:
+    def _desired(self) -> controller.Desired:
         timing, elastic = self._context.timing, self._task.elastic
         checkpoint_s = elastic.grace_s
         if not self._progress.checkpoints.are_seen:
             checkpoint_s = min(checkpoint_s, timing.unseen_grace(self._task))
-        return Desired(
+        return controller.Desired(
             self.wanted,
             is_ending=self.is_ending,
             is_closing=self.is_closing,
             saves_on_request=elastic.checkpoint is Checkpoint.ON_SIGNAL,
-            grace=Grace(checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s),
-            restart=RestartPolicy(self._task.max_restarts_on_errors, timing.backoff),
+            grace=controller.Grace(
+                checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s
+            ),
+            restart=controller.RestartPolicy(self._task.max_restarts_on_errors, timing.backoff),
         )
 
     def _observe(self, run: LiveRun | None, can_start: bool) -> Observed:
@@ -417,11 +401,11 @@ class JobRun:
 
     def _stop(self, run: LiveRun, stop: controller.Stop, now_s: float) -> None:
         match stop.reason:
-            case StopReason.PEER_FAILED:
+            case controller.StopReason.PEER_FAILED:
                 run.stop(now_s)
-            case StopReason.TRAILING:
+            case controller.StopReason.TRAILING:
                 run.bring_up_the_rear(now_s)
-            case StopReason.LEAVE:
+            case controller.StopReason.LEAVE:
                 if run.going is StopProgress.NO:
                     self._events.steps = TransitionSteps()
                 elif stop.has_saved:

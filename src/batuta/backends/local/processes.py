@@ -30,15 +30,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.backends.local import runner
-from batuta.backends.local.runner_protocol import (
-    ReplicaPhase,
-    ReplicaSpec,
-    ReplicaState,
-    read_state,
-    write_spec,
-    write_state,
-)
+from batuta.backends.local import runner, runner_protocol
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 from batuta.backends.local.supervisor.process_tree import Entry
 
@@ -125,7 +118,7 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
         raise RunExists(str(run_dir)) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for an observe() of the same moment
-        write_spec(lock, run_dir, spec)
+        runner_protocol.write_spec(lock, run_dir, spec)
         pid = _spawn(run_dir, spec.run_id, lock)
     finally:
         os.close(lock)  # the runner has it as well, so it stays locked
@@ -134,16 +127,16 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
 
 def observe(run_dir: Path) -> ReplicaState:
     """How a replica is now: what its runner wrote last, unless the runner is gone without having ended it."""
-    state = read_state(run_dir)
+    state = runner_protocol.read_state(run_dir)
     if state is None:
         if _is_locked(run_dir):
             return ReplicaState(phase=ReplicaPhase.STARTING)
-        state = read_state(run_dir)  # it may have run and ended since
+        state = runner_protocol.read_state(run_dir)  # it may have run and ended since
         if state is None:
             return ReplicaState(phase=ReplicaPhase.ABSENT, error=_complaint(run_dir))
     if state.phase is ReplicaPhase.EXITED or _runs(run_dir, state):
         return state
-    last = read_state(run_dir) or state
+    last = runner_protocol.read_state(run_dir) or state
     return last if last.phase is ReplicaPhase.EXITED else last.lost(_complaint(run_dir))
 
 
@@ -171,7 +164,7 @@ def clean_up(run_dir: Path) -> ReplicaState:
     _remove_container(run_dir)
     left = find_leftovers(state.run_id, session=state.session)
     final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
-    write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
+    runner_protocol.write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
     return final
 
 

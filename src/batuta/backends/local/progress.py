@@ -111,7 +111,6 @@ class VodaSource:
         self._rows = 0
 
     def poll(self, now_s: float, *, at_end: bool = False) -> Sequence[ProgressReport]:
-        """The rows that are new."""
         if now_s < self._look_s and not at_end:
             return ()
         if self._path is None:
@@ -203,7 +202,6 @@ class ProgressFeed:
         self.progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
-        """Reads what is new."""
         reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end)]
         self.progress.note(reports)
         self.progress.measure(reports, now_s)

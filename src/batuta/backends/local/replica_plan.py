@@ -114,7 +114,6 @@ class Machine:
     addresses: Mapping[NodeName, int]
     """Each node's index, which gives it its address."""
     devices: Mapping[NodeName, Sequence[Device]]
-    """Each node's GPUs as CUDA knows them."""
     inherited: Mapping[str, str]
     """Of the server's environment."""
     doorbell: Path
@@ -136,7 +135,6 @@ def workdir_of(task: Task, files: JobFiles) -> Path:
 
 
 def rank_count(job: Job, placement: Placement) -> int:
-    """How many replicas are started."""
     return 1 if job.kind in _LED_BY_ONE else len(placement.workers(job.gpus_per_replica))
 
 

@@ -34,7 +34,6 @@ class _Run:
     saved_left_s: float = 0.0
     """Work left at the last checkpoint: a crash goes back to it."""
     saved_s: float = 0.0
-    """When that was."""
     ran_s: float = 0.0
     """How long it had run at `since_s`, over all its starts."""
     placement: Placement | None = None
@@ -89,7 +88,6 @@ class SimBackend:
         self._to_come = len(self.jobs)
 
     def opening(self) -> list[ev.Event]:
-        """The events that create the cluster."""
         return [ev.NodeAdded(0.0, node) for node in self.nodes]
 
     def adopt(

@@ -105,7 +105,6 @@ def run_experiment(
     watch: Callable[[World, Plan], None] | None = None,
     journal: Journal | None = None,
 ) -> RunResult:
-    """Simulates one experiment from beginning to end."""
     workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
     nodes = read_cluster(experiment.cluster)
     goodput = any(sim.goodput is not None for sim in workload.jobs)

@@ -65,9 +65,7 @@ class FailureOptions:
     """No failure begins after this time; each is always repaired, so that no job waits forever."""
     seed: int = 0
     node_mtbf_s: float | None = None
-    """Mean time between failures of one node."""
     node_mttr_s: float = 3600.0
-    """Mean time to repair."""
     gpu_mtbf_s: float | None = None
     gpu_mttr_s: float = 4 * 3600.0
     straggler_mtbf_s: float | None = None

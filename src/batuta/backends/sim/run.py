@@ -39,9 +39,7 @@ class SimulatedBackend(Backend, Protocol):
 
     def waiting(self) -> int: ...
 
-    def close(self) -> None:
-        """The run is over."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,6 @@ class RunOptions:
     keep_segments: bool = True
     notes: tuple[str, ...] = ()
     quota: Quota = field(default_factory=Quota)
-    """The quota from the beginning on."""
 
 
 _WIDTH = len(STEPS) + 1

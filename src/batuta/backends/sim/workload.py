@@ -102,12 +102,10 @@ class WorkloadSummary:
     jobs: int
     elastic_jobs: int
     shared_jobs: int
-    """Jobs with a part of a GPU."""
     users: int
     applications: int
     first_submit_s: float
     span_s: float
-    """From the first submit to the last."""
     jobs_by_gpus: dict[int, int]
     duration_s: dict[str, float] | None
     """None where profiles decide how long jobs run."""

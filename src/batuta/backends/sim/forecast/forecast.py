@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batuta.backends.sim.forecast.projection import (
-    NO_EVENTS,
-    ExternalEvents,
-    Projection,
-    backend_of,
-    fork_at,
-    project,
-)
+from batuta.backends.sim.forecast.projection import NO_EVENTS, ExternalEvents, Projection, backend_of, fork_at, project
 from batuta.backends.sim.forecast.sampling import Effort, Sampler, quantile
 from batuta.core.arrays import FloatArray
 from batuta.core.decide import SchedulerProfile
@@ -25,11 +18,7 @@ from batuta.engine.loop import Cadence
 from batuta.prediction.duration import Quantiles, remaining_work
 
 P50, P90 = 0.5, 0.9
-_NEVER = {
-    DesiredState.PARK: "parked",
-    DesiredState.CANCEL: "being cancelled",
-    DesiredState.TRY: "tried out first",
-}
+_NEVER = {DesiredState.PARK: "parked", DesiredState.CANCEL: "being cancelled", DesiredState.TRY: "tried out first"}
 """Why a job that is to be so does not end."""
 
 
@@ -109,7 +98,6 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
 
 
 def duration_estimates(world: World, now_s: float) -> dict[JobId, Quantiles]:
-    """The estimated work left of every living job."""
     fork = fork_at(world, now_s)
     return {job: remaining_work(fork, job) for job in fork.jobs.ids}
 

@@ -155,7 +155,6 @@ class Projection:
     now_s: float
     """When it began."""
     until_s: float = 0.0
-    """When it ended."""
     start_s: dict[JobId, float] = field(default_factory=dict)
     """When jobs without GPUs get them for the first time."""
     end_s: dict[JobId, float] = field(default_factory=dict)

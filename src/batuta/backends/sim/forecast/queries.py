@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from batuta.backends.sim.forecast import sampling
 from batuta.backends.sim.forecast.forecast import (
     Forecast,
     ForecastInput,
@@ -17,21 +18,10 @@ from batuta.backends.sim.forecast.forecast import (
     summarise,
 )
 from batuta.backends.sim.forecast.projection import ExternalEvents
-from batuta.backends.sim.forecast.sampling import (
-    BUDGET_S,
-    MAX_CPU_S,
-    MOST_ARRIVALS,
-    Sampler,
-    draw_arrivals,
-    plan_effort,
-    recent_arrivals,
-    span_estimate_s,
-)
 from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis, compare
 from batuta.core.world import World
 
 ProfileLookup: TypeAlias = Callable[[str], ProfileSource]
-"""Finds the scheduler profile of a policy."""
 ALONE = "if nothing else arrives"
 UNFAILING = "if no node fails or comes back"
 AHEAD_S, _SPANS = 48 * 3600.0, 3.0
@@ -48,7 +38,7 @@ class EtaQuery:
     expects_arrivals: bool = True
     """Whether jobs keep arriving at the recent rate. Without them, ETAs on a busy cluster are too early."""
     seed: int = 0
-    budget_s: float = BUDGET_S
+    budget_s: float = sampling.BUDGET_S
 
     def answer(self, world: World, lookup: ProfileLookup) -> Forecast:
         inputs, note = _forecast_input(world, self.now_s, self, worlds=1)
@@ -62,13 +52,12 @@ class WhatIfQuery:
 
     now_s: float
     policy: str
-    """The policy in force."""
     changed_policy: str = ""
     """The policy of the hypothesis; empty: the same."""
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
     expects_arrivals: bool = False
     seed: int = 0
-    budget_s: float = BUDGET_S
+    budget_s: float = sampling.BUDGET_S
 
     def answer(self, world: World, lookup: ProfileLookup) -> Comparison:
         inputs, note = _forecast_input(world, self.now_s, self, worlds=2)
@@ -85,17 +74,17 @@ QueryResult: TypeAlias = Forecast | Comparison
 
 def _forecast_input(world: World, now_s: float, query: Query, worlds: int) -> tuple[ForecastInput, str]:
     """The input of a forecast, and the assumption about arrivals in a sentence."""
-    recent = recent_arrivals(world, now_s) if query.expects_arrivals else None
-    ahead_s = min(AHEAD_S, _SPANS * span_estimate_s(world))
-    to_come = 0 if recent is None else min(math.ceil(recent.jobs_per_s * ahead_s), MOST_ARRIVALS)
-    effort = plan_effort(world, world.jobs.n + to_come, query.budget_s, worlds=worlds)
-    sampler = Sampler(effort.runs, query.seed)
-    cpu_until_s = time.thread_time() + max(MAX_CPU_S, 3 * query.budget_s)
+    recent = sampling.recent_arrivals(world, now_s) if query.expects_arrivals else None
+    ahead_s = min(AHEAD_S, _SPANS * sampling.span_estimate_s(world))
+    to_come = 0 if recent is None else min(math.ceil(recent.jobs_per_s * ahead_s), sampling.MOST_ARRIVALS)
+    effort = sampling.plan_effort(world, world.jobs.n + to_come, query.budget_s, worlds=worlds)
+    sampler = sampling.Sampler(effort.runs, query.seed)
+    cpu_until_s = time.thread_time() + max(sampling.MAX_CPU_S, 3 * query.budget_s)
     known = duration_estimates(world, now_s)
     inputs = ForecastInput(world, now_s, known, sampler, effort, cpu_until_s=cpu_until_s)
     if recent is None:
         return inputs, ALONE
     note = f"if jobs keep coming as they did lately: {recent.jobs_per_s * 3600:.3g} an hour, like those"
     return replace(
-        inputs, external=lambda run: ExternalEvents(draw_arrivals(recent, sampler, run, now_s, ahead_s))
+        inputs, external=lambda run: ExternalEvents(sampling.draw_arrivals(recent, sampler, run, now_s, ahead_s))
     ), note

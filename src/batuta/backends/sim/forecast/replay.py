@@ -58,9 +58,7 @@ class ActualJob:
     ended: bool
     """Whether it ended by itself within the span: then its work is known, otherwise estimated."""
     reports: bool
-    """Whether it ever reported progress."""
     saves: bool
-    """Whether it was ever seen to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +257,6 @@ class ReplaySummary:
 
 
 def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
-    """The span's jobs under this profile."""
     fork = fork_at(span.begin, span.from_s)
     left_s = {job: span.truth[job].work_s for job in fork.jobs.ids}
     measured = {job: span.truth[job].measured for job in fork.jobs.ids}

@@ -56,7 +56,6 @@ class Sampler:
         return found
 
     def rng(self, name: str) -> np.random.Generator:
-        """An independent random stream for this name."""
         return np.random.default_rng((self.seed, zlib.crc32(name.encode("utf-8", "surrogatepass"))))
 
 
@@ -69,7 +68,6 @@ def quantile(values: Sequence[float] | FloatArray, share: float) -> float:
 
 
 WINDOW_S = 4 * 3600.0
-"""How far back arrivals count."""
 TOGETHER_S = 10.0
 """Jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs."""
 _MIN_GROUPS = 3

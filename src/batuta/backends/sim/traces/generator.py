@@ -127,7 +127,6 @@ class GeneratorOptions:
     start_hour: float = 0.0
     """Hours since Monday 0:00 at which the workload begins."""
     sizes: tuple[tuple[int, float], ...] = JOBS_BY_GPUS
-    """GPU counts and how often they are asked for."""
     duration_scale: float = 1.0
     shortest_s: float = 10.0
     longest_s: float = 7 * 24 * HOUR_S

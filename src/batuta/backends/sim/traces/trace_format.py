@@ -81,7 +81,6 @@ class TraceFile:
 
     @property
     def name(self) -> str:
-        """The file as problems name it."""
         return str(self.path)
 
     @property
@@ -91,7 +90,6 @@ class TraceFile:
 
     @property
     def first_line(self) -> str:
-        """The first line that is not blank."""
         return next((line for line in self.text.split("\n") if line.strip()), "").rstrip("\r")
 
 

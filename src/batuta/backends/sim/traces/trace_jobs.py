@@ -33,7 +33,6 @@ class MeasuredModel:
     name: str
     curve: SpeedCurve
     sizes: frozenset[int]
-    """GPU counts that were measured."""
     largest: int
 
 
