@@ -14,8 +14,8 @@ from batuta.backends.sim.forecast.forecast import (
     summarise,
 )
 from batuta.backends.sim.forecast.projection import ExternalEvents
+from batuta.backends.sim.forecast.queries import Hypothesis, compare
 from batuta.backends.sim.forecast.sampling import Effort, Sampler
-from batuta.backends.sim.forecast.whatif import Hypothesis, compare
 from batuta.backends.sim.run import RunOptions, simulate
 from batuta.backends.sim.workload import SimJob
 from batuta.core.plan import Plan

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.context import Timing
-from batuta.backends.local.job_manager import ExpectedJob
 from batuta.backends.local.replica_plan import GpuInjector
 from batuta.backends.local.supervisor import process_tree
 from batuta.core import event as ev
@@ -159,8 +158,7 @@ class Bench:
 
     def come_back(self, living: Mapping[JobId, tuple[str | None, Phase]]) -> None:
         """A new server, to which the World says: placements and phases."""
-        held = {job: ExpectedJob(at(where) if where else None, phase) for job, (where, phase) in living.items()}
-        self.backend.resume(held)
+        self.backend.resume({job: (at(where) if where else None, phase) for job, (where, phase) in living.items()})
 
     def processes(self) -> list[int]:
         """All living processes that belong to any job here, runners too."""

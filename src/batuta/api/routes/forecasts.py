@@ -19,8 +19,7 @@ from batuta.api.routes import problems
 from batuta.api.routes.submit import overrides_of, paths_of, text_of
 from batuta.api.state import AppState, StateDep
 from batuta.backends.sim.forecast.forecast import Forecast, JobForecast
-from batuta.backends.sim.forecast.queries import WhatIfQuery
-from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis, JobOutcome, Outcome
+from batuta.backends.sim.forecast.queries import Comparison, Hypothesis, JobOutcome, Outcome, WhatIfQuery
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node

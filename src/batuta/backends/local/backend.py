@@ -33,6 +33,7 @@ from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
+from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence
@@ -122,15 +123,15 @@ class LocalBackend:
             if job not in living:
                 clear_runs(files, files.run_numbers())
                 files.tidy()
-        for job, held in living.items():
-            files = JobFiles(self.root, job)
-            if held.is_idle and not files.run_numbers():
-                continue
+        for job, expected in living.items():
+            files, (placement, phase) = JobFiles(self.root, job), expected
+            if placement is None and phase is not Phase.STOPPING and not files.run_numbers():
+                continue  # nothing is wanted of it, and nothing of it runs
             job_run = self._job_run(job, now_s)
             if job_run is None:
                 clear_runs(files, files.run_numbers())
             else:
-                recover(job_run, files, held, now_s)
+                recover(job_run, files, expected, now_s)
                 self._jobs.touch(job_run)
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from batuta.backends.local import processes
 from batuta.backends.local.context import GpuOccupancy, Timing, gpus_of
@@ -169,45 +169,37 @@ _WITHIN_S = 15.0
 _UNSETTLED = frozenset((Phase.STARTING, Phase.RESIZING))
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedJob:
-    """What the World says of a living job."""
-
-    placement: Placement | None
-    phase: Phase
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do for it, unless something of it runs."""
-        return self.placement is None and self.phase is not Phase.STOPPING
+ExpectedJob: TypeAlias = tuple[Placement | None, Phase]
+"""What the World says of a living job."""
 
 
 def expected_jobs(world: World) -> dict[JobId, ExpectedJob]:
     """What `resume` wants to know, from a World that was recovered."""
     jobs = world.jobs
     return {
-        job: ExpectedJob(placement, jobs.phase_of(row))
+        job: (placement, jobs.phase_of(row))
         for row, (job, placement) in enumerate(zip(jobs.ids, jobs.placements, strict=True))
     }
 
 
-def recover(job_run: JobRun, files: JobFiles, held: ExpectedJob, now_s: float) -> None:
+def recover(job_run: JobRun, files: JobFiles, expected: ExpectedJob, now_s: float) -> None:
     """Brings a job's run state to where the last server left it; to drive it does the rest.
 
     The World was durable before any command was carried out: what it says is wanted. What runs is on disk,
     and so is how it ended, if it did.
     """
-    job_run.is_ending = held.phase is Phase.STOPPING
-    job_run.wanted = None if job_run.is_ending else held.placement
+    placement, phase = expected
+    job_run.is_ending = phase is Phase.STOPPING
+    job_run.wanted = None if job_run.is_ending else placement
     numbers = files.run_numbers()
     clear_runs(files, numbers[:-1])
     record = read_record(files, numbers[-1]) if numbers else None
-    if held.phase is Phase.BROKEN:
+    if phase is Phase.BROKEN:
         # It has lost GPUs, and the scheduler has not decided yet what to do about it.
         job_run.wanted = None if record is None else record.placement
     job_run.remember(now_s, record)
     if record is not None:
-        job_run.find(record, is_announced=held.phase not in _UNSETTLED)
+        job_run.find(record, is_announced=phase not in _UNSETTLED)
     else:
         clear_runs(files, numbers[-1:])  # nothing was started: its record was not even written
 

@@ -269,14 +269,12 @@ class TunedBatchEstimator(Estimator):
         phases = learned.phases()
         if phases is None:
             return Estimate(power_curve(self._explores.first, UNMEASURED_EXPONENT), FIRST_GUESS_S)
-        return _tuned_estimate(phases, at, self._end(job, learned, at, float(phases.per_s[-1, 1])))
-
-    def _end(self, job: ObservedJob, learned: GoodputModel, at: float, per_s: float) -> float:
+        per_s = float(phases.per_s[-1, 1])
         if self._totals:
-            return job.model.end
-        if not self._shared:
-            return at + _ladder_s(at / per_s) * per_s
-        return learned.totals.guess(at, per_s)
+            end = job.model.end
+        else:
+            end = learned.totals.guess(at, per_s) if self._shared else at + _ladder_s(at / per_s) * per_s
+        return _tuned_estimate(phases, at, end)
 
 
 def _ladder_s(done_s: float) -> float:

@@ -108,6 +108,7 @@ _DRAWS = 10
 """Uniform numbers per job."""
 _NORMAL = NormalDist()
 _MOST_JOBS = 10_000_000
+_ZIPF_EXPONENT = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,8 @@ class GeneratorOptions:
     shortest_s: float = 10.0
     longest_s: float = 7 * 24 * HOUR_S
     users: int = 50
-    zipf_exponent: float = 1.2
     elastic_fraction: float = 1.0
     """Share of jobs that can run with other than the size they ask for."""
-    restart_s: float = 30.0
 
     def problems(self) -> list[Problem]:
         """What is wrong with the options, all of it."""
@@ -158,7 +157,7 @@ class GeneratorOptions:
 
 _LIMITS = (
     *((name, "at least", 1) for name in ("jobs", "gpus", "users")),
-    *((name, "at least", 0) for name in ("seed", "start_hour", "zipf_exponent", "restart_s", "elastic_fraction")),
+    *((name, "at least", 0) for name in ("seed", "start_hour", "elastic_fraction")),
     *((name, "a number >", 0) for name in ("load", "jobs_per_hour", "duration_scale")),
 )
 """Fields, and the least that each may be."""
@@ -186,7 +185,7 @@ def generate(options: GeneratorOptions) -> Workload:
     if problems:
         raise InputError(problems)
     rows = np.random.Generator(np.random.PCG64(options.seed)).random((options.jobs, _DRAWS)).tolist()
-    users = _Choice([(rank, rank**-options.zipf_exponent) for rank in range(1, options.users + 1)])
+    users = _Choice([(rank, rank**-_ZIPF_EXPONENT) for rank in range(1, options.users + 1)])
     demands = _demands(options, rows)
     submits = _submits(options, demands, [row[0] for row in rows])
     width = max(4, len(str(options.jobs)))
@@ -292,7 +291,6 @@ def _sim_job(
         application=family,
         curve=curve,
         work_s=work_s,
-        restart_s=options.restart_s,
     )
     return SimJob(job, work_s, curve)
 
