@@ -13,11 +13,11 @@ from batuta.backends.sim.result import JobResult, Segment, Timeline
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.event import Event, GpuFailed, JobEnded, JobInterrupted, NodeLost, Planned
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.job import JobId, JobState
 from batuta.core.layout import Layout
 from batuta.core.plan import Decision, Migrate, Plan, Preempt, Stop
 from batuta.core.reason import Reason
-from batuta.core.world import World
+from batuta.core.world import PastJob, World
 from batuta.engine.observers import Observer
 
 _NAN = float("nan")
@@ -49,18 +49,15 @@ class Recorder(Observer):
 
     def _commanded(self, time_s: float, plan: Plan) -> None:
         for command in plan.commands:
-            if isinstance(command, Stop):
-                self._close(command.job, time_s)
-                continue
+            job = command.job
+            self._close(job, time_s)
             if isinstance(command, Preempt):
-                self.preemptions[command.job] += 1
-                self._close(command.job, time_s)
+                self.preemptions[job] += 1
                 continue
             if isinstance(command, Migrate):
-                self.migrations[command.job] += 1
-            if self._keep_segments:
-                self._close(command.job, time_s)
-                self._open[command.job] = (time_s, command.placement)
+                self.migrations[job] += 1
+            if self._keep_segments and not isinstance(command, Stop):
+                self._open[job] = (time_s, command.placement)
 
     def _lost_some(self, world: World, time_s: float) -> None:
         """Jobs that lost GPUs go on with the others, or with none."""
@@ -123,39 +120,33 @@ def job_results(
     alone_s: Callable[[JobId, float], float],
 ) -> tuple[JobResult, ...]:
     """The results of all jobs, also of those that have not ended, in submit order."""
-    past = world.past
-    living = {job.id: row for row, job in enumerate(world.jobs.jobs)}
-    everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
-    everyone.sort(key=lambda job: (job.submit_s, job.sequence, job.id))
-    ends_s = np.array([past[job.id].end_s if job.id in past else _NAN for job in everyone])
-    shares = Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
+    jobs = world.jobs
+    everyone = list(world.past.values())
+    for row, job in enumerate(jobs.jobs):
+        gpu_s, restarts = attained_gpu_s(world, row, world.now_s), int(jobs.restarts[row])
+        everyone.append(PastJob(job, world.state_of(row), float(jobs.first_start_s[row]), _NAN, gpu_s, restarts))
+    everyone.sort(key=lambda one: (one.job.submit_s, one.job.sequence, one.job.id))
+    submits_s, ends_s = np.array([one.job.submit_s for one in everyone]), np.array([one.end_s for one in everyone])
     found = []
-    for job, end_s, share in zip(everyone, ends_s.tolist(), shares.tolist(), strict=True):
-        over = past.get(job.id)
-        if over is not None:
-            state, first_s = over.state, over.first_start_s
-            gpu_s, restarts = over.attained_gpu_s, over.restarts
-        else:
-            row = living[job.id]
-            state, first_s = world.state_of(row), float(world.jobs.first_start_s[row])
-            gpu_s, restarts = attained_gpu_s(world, row, world.now_s), int(world.jobs.restarts[row])
+    for one, share in zip(everyone, Contention(timeline).shares(submits_s, ends_s).tolist(), strict=True):
+        job = one.job
         fairness = _NAN
-        if state is JobState.SUCCEEDED:
+        if one.state is JobState.SUCCEEDED:
             fair_s = alone_s(job.id, share)
-            fairness = (end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
+            fairness = (one.end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
         found.append(
             JobResult(
                 id=job.id,
                 application=job.application,
                 user=job.user,
                 queue=job.queue,
-                state=state,
+                state=one.state,
                 size=job.gpus,
                 submit_s=job.submit_s,
-                first_start_s=first_s,
-                end_s=end_s,
-                gpu_s=gpu_s,
-                restarts=restarts,
+                first_start_s=one.first_start_s,
+                end_s=one.end_s,
+                gpu_s=one.attained_gpu_s,
+                restarts=one.restarts,
                 migrations=recorder.migrations[job.id],
                 preemptions=recorder.preemptions[job.id],
                 lost_gpu_s=lost_gpu_s.get(job.id, 0.0),

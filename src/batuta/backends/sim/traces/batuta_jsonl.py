@@ -265,20 +265,27 @@ def decode(record: object, fault: Callable[..., None]) -> SimJob | None:
     if not isinstance(record, dict):
         fault("a job must be a JSON object", 'for example {"id": "a", "submit_s": 0, "size": 1, "work_s": 60}')
         return None
-    values: dict[str, Any] = {}
-    for name, value in record.items():
-        parse = PARSERS.get(name)
-        if parse is None:
-            fault(f"unknown field {name}", did_you_mean(name, list(PARSERS)))
-            continue
-        try:
-            values[name] = parse(value)
-        except ValueError as error:
-            fault(f"{name} must be {error}, found {shown(value)}")
+    values = _parse_fields(record, PARSERS, fault)
     missing = [name for name in REQUIRED if name not in record]
     for name in missing:
         fault(f"field {name} is missing")
     return None if missing or len(values) != len(record) else _sim_job(values, fault)
+
+
+def _parse_fields(
+    record: dict[str, Any], parsers: dict[str, FieldParser], fault: Callable[..., None]
+) -> dict[str, Any]:
+    """The values of the fields without fault; what is wrong with the others is reported."""
+    values: dict[str, Any] = {}
+    for name, value in record.items():
+        if name not in parsers:
+            fault(f"unknown field {name}", did_you_mean(name, list(parsers)))
+            continue
+        try:
+            values[name] = parsers[name](value)
+        except ValueError as error:
+            fault(f"{name} must be {error}, found {shown(value)}")
+    return values
 
 
 def _sim_job(values: dict[str, Any], fault: Callable[..., None]) -> SimJob | None:
@@ -300,7 +307,7 @@ def _sim_job(values: dict[str, Any], fault: Callable[..., None]) -> SimJob | Non
 
 VERSION = 1
 _MARK = "batuta_workload"
-_HEADER = (_MARK, "name", "notes")
+_HEADER: dict[str, FieldParser] = {_MARK: lambda value: value, "name": _text, "notes": _list_of(_text, "texts")}
 
 
 def dump_workload(workload: Workload) -> str:
@@ -374,17 +381,10 @@ def _check_header(record: Any, fault: Callable[..., None]) -> dict[str, Any]:
     if not isinstance(record, dict) or _MARK not in record:
         fault("the header is missing", f'begin the file with {{"{_MARK}": {VERSION}, "name": "…"}}')
         return {}
-    version, name, notes = record[_MARK], record.get("name", ""), record.get("notes", [])
+    version = record[_MARK]
     if version != VERSION or isinstance(version, bool):
         fault(f"{_MARK} must be {VERSION}, found {version!r}", "a newer Batuta may read it")
-    for key in record:
-        if key not in _HEADER:
-            fault(f"unknown field {key}", did_you_mean(key, _HEADER))
-    if not isinstance(name, str):
-        fault(f"name must be a text, found {name!r}")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        fault(f"notes must be a list of texts, found {notes!r}")
-    return record
+    return _parse_fields(record, _HEADER, fault)
 
 
 def _refuse_constant(name: str) -> NoReturn:
