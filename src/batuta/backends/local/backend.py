@@ -27,7 +27,6 @@ from batuta.backends.local.job_run import JobRun, server_fault
 from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
-from batuta.backends.local.runner_protocol import DEFAULT_LOG_CAP_BYTES
 from batuta.backends.local.watch import RunnerEvent, Watch
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
@@ -60,10 +59,8 @@ class LocalBackend:
         containers: ContainerRuntimes | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
         since_s: float = -math.inf,
         timing: Timing = Timing(),  # noqa: B008  (frozen)
-        log_cap_bytes: int = DEFAULT_LOG_CAP_BYTES,
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
         fence: Fence | None = None,
     ) -> None:
@@ -79,7 +76,7 @@ class LocalBackend:
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tasks = tasks
-        self._clock = SteadyClock(clock, since_s)
+        self._clock = SteadyClock(time.time, since_s)
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
         self._events = EventBuffer()
         self._later: list[Callable[[], None]] = []
@@ -96,7 +93,6 @@ class LocalBackend:
             inherited_env(os.environ) if inherited is None else inherited,
             doorbell,
             sdk_folder(self.root),
-            log_cap_bytes,
             gpu_injector,
             containers or ContainerRuntimes(),
         )

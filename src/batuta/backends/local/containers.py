@@ -5,10 +5,9 @@ with SkyPilot. Each replica has one container for each of its runs. `setup` and 
 that `run` finds what `setup` has installed; a new run begins with the image again. Inside, the first process
 (`_STEP`) starts the script of the step and hands its exit code on.
 
-The runner supervises the runtime's client as it does any command. What runs inside carries `BATUTA_RUN`,
-wherever the runtime has put it in the process tree: by this mark it is asked for checkpoints, asked to end,
-and found when its runner was killed (supervisor/process_tree.py, processes.py). Last of all the runtime
-removes the container by its name.
+The runner supervises the runtime's client as it does any command. What runs inside carries `BATUTA_RUN`, wherever the
+runtime has put it in the process tree: by this mark it is asked for checkpoints, asked to end, and found when its
+runner was killed (supervisor/process_tree.py, processes.py). Last of all the runtime removes the container by its name.
 """
 
 from __future__ import annotations

@@ -27,10 +27,7 @@ _PIP = '#!/bin/sh\nexec "{python}" -m pip "$@"\n'
 
 
 def with_job_python(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """`env`, in which `python` and `pip` are not those of Batuta's environment.
-
-    OSError when the other environment cannot be made below `root`.
-    """
+    """`env`, in which `python` and `pip` are not Batuta's. OSError when others cannot be made below `root`."""
     found, batutas = dict(env), os.path.dirname(sys.executable)
     folders = found.get("PATH", "").split(os.pathsep)
     place = next((at for at, folder in enumerate(folders) if _is_same(folder, batutas)), None)

@@ -1,8 +1,7 @@
 """One job on this machine: driven from its current state to the desired one, from any state.
 
-`wanted` is a placement or None, and `is_ending` is true when the job shall end for good; commands set only
-these. `run` is what runs. `drive` observes it, asks `engine/jobs/reconcile.py` for the next actions, and
-carries them out.
+`wanted` is a placement or None, and `is_ending` is true when the job shall end for good; commands set only these. `run`
+is what runs. `drive` observes it, asks `engine/jobs/reconcile.py` for the next actions, and carries them out.
 """
 
 from __future__ import annotations

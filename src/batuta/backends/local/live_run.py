@@ -54,10 +54,9 @@ def judge(
 ) -> Outcome:
     """What became of a run whose replicas are all over.
 
-    `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same,
-    but only because the server went down; `trailing`: the others were told to stop when rank 0 had ended well
-    and they did not follow. `trouble`: why not all replicas could be started. `last_line` gives
-    the last line of a rank's log.
+    `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same, but only
+    because the server went down; `trailing`: the others were told to stop when rank 0 had ended well and they did not
+    follow. `trouble`: why not all replicas could be started. `last_line` gives the last line of a rank's log.
     """
     if states and all(has_succeeded(state) for state in states):
         return Outcome(RunEnd.SUCCEEDED, 0)
@@ -384,8 +383,7 @@ def launch_run(
 ) -> LiveRun:
     """The run number `number` of a job, just started; see its `trouble` when not all of it could be.
 
-    CannotLaunch when nothing could be started, because the disk is full for example; CannotMount when it
-    never can be.
+    CannotLaunch when nothing could be started now, CannotMount when it never can be.
     """
     ranks = rank_count(job, placement)
     record = RunRecord(job.id, number, placement, ranks, port=0, started_s=now_s)

@@ -1,9 +1,8 @@
 """`file_mounts` and `~/sky_workdir` where all nodes are this machine: seen by the job's processes alone.
 
-Each replica gets a mount namespace of its own (supervisor/mount_namespace.py), in which what a task wants
-mounted is bound to where it wants it. Nothing is left at the targets, and what is there already is not
-touched: it is only not seen by the job. A target below `~` is in the job's home, a relative one in the
-working directory.
+Each replica gets a mount namespace of its own (supervisor/mount_namespace.py), in which what a task wants mounted is
+bound to where it wants it. Nothing is left at the targets, and what is there already is not touched: it is only not
+seen by the job. A target below `~` is in the job's home, a relative one in the working directory.
 
 `~/sky_workdir` is the working directory, as scripts written for SkyPilot expect it. It is part of every view,
 and of every replica of a server that runs as root; for others a view takes a user namespace, in which `sudo`

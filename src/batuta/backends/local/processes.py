@@ -6,10 +6,9 @@ A replica has a directory for each of its runs, used once:
     state.json    how it goes, written by the runner (supervisor/report.py); never half-written
     setup.sh, run.sh, runner.err
 
-The server starts a runner and may then be killed at any instant: the lock passes from the server to the
-runner with no moment in between at which it is free. So `spec.json` without `state.json` is either a
-replica that is just starting (locked) or one that will never start (not locked); a new server cannot
-take one for the other.
+The server starts a runner and may then be killed at any instant: the lock passes from the server to the runner with no
+moment in between at which it is free. So `spec.json` without `state.json` is either a replica that is just starting
+(locked) or one that will never start (not locked); a new server cannot take one for the other.
 
 When a runner is gone, the processes of its run are found and killed. The kernel ends the main process with
 its runner; what the main process has forked loses its ancestors and lives on. It is found by `BATUTA_RUN` in
@@ -107,10 +106,7 @@ class RunningReplica:
 
 
 def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
-    """Starts a replica. It goes on whatever becomes of this process.
-
-    OSError when it cannot be started (no space, no processes left); then nothing runs.
-    """
+    """Starts a replica, which goes on whatever becomes of this process. OSError when that is not possible."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         lock = os.open(run_dir / "spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -180,11 +176,7 @@ def _remove_container(run_dir: Path) -> None:
 
 
 def request_checkpoint(replica: RunningReplica) -> bool:
-    """Asks the replica's processes to write a checkpoint; False when the runner is gone.
-
-    The request has a number, which is in the state once it is made. Processes without a handler of SIGUSR1
-    are spared the signal.
-    """
+    """Asks for a checkpoint, whose number is in the state once it is asked for; False when the runner is gone."""
     return _tell(replica, signal.SIGUSR1)
 
 

@@ -1,9 +1,8 @@
 """What a job reports, from its files to the engine: new lines in, measured speed and progress out.
 
-Beside `progress.jsonl`, Voda's per-epoch CSV is read where a script that was written for Voda leaves one.
-That is the file that `VODA_METRICS_CSV` in the task's `envs` names (relative to its working directory), or
-else the first `*.csv` in `$BATUTA_CHECKPOINT_DIR`, or beside it in the job's folder, whose first line has
-`epoch` and `epoch_time_sec`.
+Beside `progress.jsonl`, Voda's per-epoch CSV is read where a script that was written for Voda leaves one. That is the
+file that `VODA_METRICS_CSV` in the task's `envs` names (relative to its working directory), or else the first `*.csv`
+in `$BATUTA_CHECKPOINT_DIR`, or beside it in the job's folder, whose first line has `epoch` and `epoch_time_sec`.
 """
 
 from __future__ import annotations

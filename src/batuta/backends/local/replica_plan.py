@@ -119,7 +119,6 @@ class Machine:
     doorbell: Path
     sdk: Path
     """For PYTHONPATH: scripts in environments of their own find the SDK there."""
-    log_cap_bytes: int
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
 
@@ -202,7 +201,6 @@ def _spec(
         setup_lock=None if setup is None else files.setup_lock(node),
         setup_awaits=[] if setup is None else [files.setup_marker(other) for other in range(record.ranks)],
         folders=files.replica_folders(with_setup=setup is not None),
-        log_cap_bytes=machine.log_cap_bytes,
         grace_s=task.elastic.grace_s,
         time_limit_s=time_limit_s,
         # All replicas are signalled, but a request has one number.

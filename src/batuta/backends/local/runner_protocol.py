@@ -36,18 +36,15 @@ class BindMount(NamedTuple):
 class ReplicaSpec:
     """One run of one replica. A command is an argument list, or the text of a shell script.
 
-    `run_id` has to be unique on this machine, among all servers and for all time: leftovers are killed by it.
-    `env` is the whole environment of the command, to which the runner adds `BATUTA_RUN`; `setup_env` is added
-    and taken away (None) for setup. Setup is skipped when `setup_marker` exists, which is made after it has
-    succeeded; of those with the same `setup_lock` one runs at a time; the command starts when all of
-    `setup_awaits` are there.
-    `folders` are made where they are not there yet. `checkpoint_request` is the file into which the number of
-    a request for a checkpoint is written, `doorbell` the FIFO of a `Watch`.
-    `view` is what setup and the command see beside what is there, `view_locks` the folder in which the mount
-    points of all views are noted.
-    `files` are written into the directory of the run, for its owner alone. `cleanup` removes the container of
-    a run that has one: then `env` is the environment of the runtime's client, and what runs inside is found
-    by `BATUTA_RUN`, which it has from its own.
+    `run_id` has to be unique on this machine, among all servers and for all time: leftovers are killed by it. `env` is
+    the whole environment of the command, to which the runner adds `BATUTA_RUN`; `setup_env` is added and taken away
+    (None) for setup. Setup is skipped when `setup_marker` exists, which is made after it has succeeded; of those with
+    the same `setup_lock` one runs at a time; the command starts when all of `setup_awaits` are there. `folders` are
+    made where they are not there yet. `checkpoint_request` is the file into which the number of a request for a
+    checkpoint is written, `doorbell` the FIFO of a `Watch`. `view` is what setup and the command see beside what is
+    there, `view_locks` the folder in which the mount points of all views are noted. `files` are written into the
+    directory of the run, for its owner alone. `cleanup` removes the container of a run that has one: then `env` is the
+    environment of the runtime's client, and what runs inside is found by `BATUTA_RUN`, which it has from its own.
     """
 
     run_id: str

@@ -34,9 +34,8 @@ class RunnerEvent:
 class Watch:
     """Watches runners from a thread of its own. All methods may be called from any thread.
 
-    `deliver` is called in that thread; it has to return at once and not to raise (a queue's `put`, say). The
-    end of every watched runner is delivered once. News may be missed while no server runs: look at the state,
-    do not count.
+    `deliver` is called in that thread; it has to return at once and not to raise (a queue's `put`, say). The end of
+    every watched runner is delivered once. News may be missed while no server runs: look at the state, do not count.
     """
 
     def __init__(

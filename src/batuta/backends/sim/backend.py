@@ -342,13 +342,10 @@ class SimBackend:
 
 
 def alone_s(sim: SimJob, gpus: float, restart_s: float | None) -> float:
-    """Run time alone on a share of the GPUs: the best legal size within it, or slices of the smallest.
-
-    A CPU-only job needs no share of them.
-    """
+    """Run time alone on a share of the GPUs: the best legal size within it, or slices of the smallest."""
     job = sim.job
     start_s = job.restart_s if restart_s is None else restart_s
-    if job.cpu_only:
+    if job.cpu_only:  # it needs no share of them
         return sim.work_s + start_s
     sizes = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)
     within = [n for n in sizes if n <= gpus]

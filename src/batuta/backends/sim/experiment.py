@@ -26,7 +26,6 @@ from batuta.core.policy import Policy
 from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
-from batuta.engine.ports import Journal
 from batuta.engine.profile import profile_for
 from batuta.policies.checked import PolicyAnswerError
 from batuta.spec.cluster import read_cluster
@@ -103,7 +102,6 @@ def run_experiment(
     experiment: Experiment,
     tell: Callable[[float, int], None] | None = None,
     watch: Callable[[World, Plan], None] | None = None,
-    journal: Journal | None = None,
 ) -> RunResult:
     workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
     nodes = read_cluster(experiment.cluster)
@@ -127,7 +125,7 @@ def run_experiment(
     )
     cadence = cadence_for(experiment, rules.policy)
     try:
-        return simulate(backend, rules, setting, cadence, journal, tell, watch)
+        return simulate(backend, rules, setting, cadence, tell=tell, watch=watch)
     except PolicyAnswerError as error:
         raise InputError.of(str(error)) from error
 
@@ -163,10 +161,7 @@ def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node])
 
 
 def run_experiments(experiments: Sequence[Experiment], parallel: int, advance: Callable[[], None]) -> list[RunResult]:
-    """Runs all, some at a time; the results are in the order of the experiments.
-
-    After Ctrl-C the results that are complete.
-    """
+    """Returns the results in the order of the experiments; after Ctrl-C, those that are complete."""
     found: dict[int, RunResult] = {}
     if parallel == 1 or len(experiments) == 1:
         for number, experiment in enumerate(experiments):

@@ -1,8 +1,7 @@
 """Failures of a simulated cluster: drawn with a seed, or read from a script.
 
-Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr`
-(of one GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed
-then).
+Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr` (of one
+GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed then).
 
 Script: YAML (a list) or JSON lines, one record each, in any order:
 

@@ -28,8 +28,7 @@ def start_command(
 ) -> int:
     """Runs a command without input, its output in a descriptor; returns the pid once the command really runs.
 
-    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory
-    or the view.
+    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory or the view.
     """
     reader, writer = os.pipe()  # a successful exec closes the writer, a failed one writes into it
     runner = os.getpid()

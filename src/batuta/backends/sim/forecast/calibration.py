@@ -1,13 +1,12 @@
 """How far off earlier forecasts turned out to be, and what that says of new ones.
 
-A forecast is quantiles over simulated projections, so it is too sure of itself wherever the simulation is
-wrong in the same way in all of them. Each forecast is therefore kept until its job has ended. The error of a
-forecast is counted in its own spread: how many times the way from its P50 to its P90 the end lay beyond its
-P50. Whenever a job ends later than forecast, the quantile moves up a little, and down by less whenever one
-does not: in balance, a P90 is exceeded by one job in ten, whatever the model, the policy or the season
-(online conformal prediction by quantile tracking; Angelopoulos, Candès and Tibshirani, NeurIPS 2023).
-Guesses about jobs of which hardly anything is known are corrected apart: the correction of one kind would
-make the other too sure or too cautious.
+A forecast is quantiles over simulated projections, so it is too sure of itself wherever the simulation is wrong in the
+same way in all of them. Each forecast is therefore kept until its job has ended. The error of a forecast is counted in
+its own spread: how many times the way from its P50 to its P90 the end lay beyond its P50. Whenever a job ends later
+than forecast, the quantile moves up a little, and down by less whenever one does not: in balance, a P90 is exceeded by
+one job in ten, whatever the model, the policy or the season (online conformal prediction by quantile tracking;
+Angelopoulos, Candès and Tibshirani, NeurIPS 2023). Guesses about jobs of which hardly anything is known are corrected
+apart: the correction of one kind would make the other too sure or too cautious.
 """
 
 from __future__ import annotations
@@ -117,10 +116,7 @@ class ForecastCalibrator:
             del self._open[next(iter(self._open))]
 
     def learn(self, past: Mapping[JobId, PastJob], living: Iterable[JobId], now_s: float) -> None:
-        """Counts the forecasts of jobs that have ended, or that are late already.
-
-        A job that did not succeed does not count.
-        """
+        """Counts the forecasts of jobs that succeeded, or that are late already."""
         alive = frozenset(living)
         for job, issued in list(self._open.items()):
             over = past.get(job)

@@ -96,10 +96,8 @@ def backend_of(
 
 
 def as_simulated(job: Job, believed_s: float, restart_s: float) -> Job:
-    """The job as the simulated machines know it.
-
-    A job that cannot be restarted still starts once; that time is not known and counts as 0.
-    """
+    """The job as the simulated machines know it."""
+    # A job that cannot be restarted still starts once; that time is not known and counts as 0.
     known_s = 0.0 if restart_s >= NO_RESTART_S else restart_s
     return replace(job, work_s=believed_s, restart_s=known_s)
 

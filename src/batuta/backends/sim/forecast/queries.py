@@ -114,7 +114,6 @@ class EtaQuery:
     policy: str
     expects_arrivals: bool = True
     """Whether jobs keep arriving at the recent rate. Without them, ETAs on a busy cluster are too early."""
-    seed: int = 0
     budget_s: float = sampling.BUDGET_S
 
     def answer(self, world: World, lookup: ProfileLookup) -> Forecast:
@@ -133,7 +132,6 @@ class WhatIfQuery:
     """The policy of the hypothesis; empty: the same."""
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
     expects_arrivals: bool = False
-    seed: int = 0
     budget_s: float = sampling.BUDGET_S
 
     def answer(self, world: World, lookup: ProfileLookup) -> Comparison:
@@ -155,7 +153,7 @@ def _forecast_input(world: World, now_s: float, query: Query, worlds: int) -> tu
     ahead_s = min(AHEAD_S, _SPANS * sampling.span_estimate_s(world))
     to_come = 0 if recent is None else min(math.ceil(recent.jobs_per_s * ahead_s), sampling.MOST_ARRIVALS)
     effort = sampling.plan_effort(world, world.jobs.n + to_come, query.budget_s, worlds=worlds)
-    sampler = sampling.Sampler(effort.runs, query.seed)
+    sampler = sampling.Sampler(effort.runs)
     cpu_until_s = time.thread_time() + max(sampling.MAX_CPU_S, 3 * query.budget_s)
     known = duration_estimates(world, now_s)
     inputs = ForecastInput(world, now_s, known, sampler, effort, cpu_until_s=cpu_until_s)

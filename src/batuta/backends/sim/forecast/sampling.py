@@ -92,11 +92,11 @@ class RecentArrivals:
         return self.per_s * sum(map(len, self.groups)) / len(self.groups)
 
 
-def recent_arrivals(world: World, now_s: float, window_s: float = WINDOW_S) -> RecentArrivals | None:
+def recent_arrivals(world: World, now_s: float) -> RecentArrivals | None:
     """The arrivals within the window, in order; None when they are too few to give a rate."""
     living = [job for job in world.jobs.jobs if job.submit_s <= now_s]
     known = [*living, *(_finished_job(past) for past in world.past.values())]
-    since_s = now_s - window_s
+    since_s = now_s - WINDOW_S
     found = sorted(
         (job for job in known if job.submit_s >= since_s), key=lambda job: (job.submit_s, job.sequence, job.id)
     )
@@ -105,7 +105,7 @@ def recent_arrivals(world: World, now_s: float, window_s: float = WINDOW_S) -> R
         return None
     # Without an arrival before the window, the time before the first one is not known to be idle.
     seen_before = any(job.submit_s < since_s for job in known)
-    observed_s = window_s if seen_before else now_s - found[0].submit_s
+    observed_s = WINDOW_S if seen_before else now_s - found[0].submit_s
     return RecentArrivals(groups, len(groups) / observed_s) if observed_s >= _MIN_OBSERVED_S else None
 
 

@@ -1,12 +1,11 @@
 """Workloads from a seed, with the statistics of a real cluster.
 
-Sizes, durations and the weekly rhythm are those of Philly: msr-fiddle/philly-traces (Jeon et al., ATC 2019,
-CC-BY-4.0) as prepared in petuum/adaptdl, 82,247 jobs from 2017-09-04 to 2017-12-22. Counts are exact; the
-log-normal mixtures were fitted to the logarithms of the durations by expectation maximisation, three parts
-for each class of sizes. Users follow a Zipf law, since few users submit most jobs in every published trace;
-elastic jobs, which no public trace has, get a size range, sometimes a list of legal sizes, and curves from
-three families. Every job has its own row of uniform numbers, so a longer workload begins with the same
-demands as a shorter one.
+Sizes, durations and the weekly rhythm are those of Philly: msr-fiddle/philly-traces (Jeon et al., ATC 2019, CC-BY-4.0)
+as prepared in petuum/adaptdl, 82,247 jobs from 2017-09-04 to 2017-12-22. Counts are exact; the log-normal mixtures were
+fitted to the logarithms of the durations by expectation maximisation, three parts for each class of sizes. Users follow
+a Zipf law, since few users submit most jobs in every published trace; elastic jobs, which no public trace has, get a
+size range, sometimes a list of legal sizes, and curves from three families. Every job has its own row of uniform
+numbers, so a longer workload begins with the same demands as a shorter one.
 
 Only `Generator.random` of PCG64 is used: its stream is fixed, whereas NumPy may change how it draws from
 other distributions. What is written is rounded, so the last bit of a logarithm does not show.
@@ -161,22 +160,6 @@ _LIMITS = (
     *((name, "a number >", 0) for name in ("load", "jobs_per_hour", "duration_scale")),
 )
 """Fields, and the least that each may be."""
-
-
-SAMPLE_OPTIONS = GeneratorOptions(
-    jobs=120,
-    seed=7,
-    name="sample",
-    gpus=32,
-    load=0.9,
-    start_hour=9.0,
-    sizes=((1, 35), (2, 27), (4, 23), (8, 15)),
-    duration_scale=0.2,
-    shortest_s=60.0,
-    longest_s=3 * HOUR_S,
-    users=8,
-)
-"""Made `src/batuta/data/sample.jsonl`."""
 
 
 def generate(options: GeneratorOptions) -> Workload:

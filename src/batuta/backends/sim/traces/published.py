@@ -46,10 +46,9 @@ def _csv_format(
 def _philly_request(cells: CellParser, line: int, row: Sequence[str]) -> TraceRequest:
     """Philly: jobs of a Microsoft cluster in 2017, as prepared by the authors of Pollux.
 
-    `timestamp,duration,num_gpus,gpu_time,cluster`: submit time (`2017-10-09 07:01:55`), seconds, GPUs, their
-    product, the virtual cluster. There are no ids and no users: ids are made in submit order, the virtual
-    cluster (a team) stands for the user. Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters",
-    ATC 2019.
+    `timestamp,duration,num_gpus,gpu_time,cluster`: submit time (`2017-10-09 07:01:55`), seconds, GPUs, their product,
+    the virtual cluster. There are no ids and no users: ids are made in submit order, the virtual cluster (a team)
+    stands for the user. Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters", ATC 2019.
     """
     timestamp, duration, gpus, cluster = row
     submit_s = 0.0
@@ -318,11 +317,10 @@ _LARGEST_BATCH = 10**9
 def read_pollux(file: TraceFile, options: TraceOptions) -> Workload:
     """Pollux: `workload-N.csv` of the OSDI 2021 artifact, for the goodput replay.
 
-    `name,time,application,num_replicas,batch_size`; the last two are the rigid request that Tiresias and
-    Optimus use. How long a job runs follows from the profile of its application, not from this file: `work_s`
-    and the curve are only the estimates for an unknown application. Times stay as they are, since the
-    replay's rounds count from 0 of the file. A job may have 1 to 64 GPUs (the authors' cluster), or its
-    request where that is more.
+    `name,time,application,num_replicas,batch_size`; the last two are the rigid request that Tiresias and Optimus use.
+    How long a job runs follows from the profile of its application, not from this file: `work_s` and the curve are only
+    the estimates for an unknown application. Times stay as they are, since the replay's rounds count from 0 of the
+    file. A job may have 1 to 64 GPUs (the authors' cluster), or its request where that is more.
     """
     cells = CellParser(file.name)
     jobs = [_pollux_job(cells, line, row) for line, row in csv_rows(file.text, cells, _POLLUX_COLUMNS)]

@@ -19,7 +19,7 @@ SAMPLE = "sample"
 
 
 def sample_workload() -> Workload:
-    """The shipped jobs. `generator.SAMPLE_OPTIONS` made them."""
+    """The jobs that come with Batuta; their notes say how the generator made them."""
     text = resources.files("batuta").joinpath("data", "sample.jsonl").read_text(encoding="utf-8")
     return read_batuta(TraceFile(Path(SAMPLE), text), RIGID_OPTIONS)
 
