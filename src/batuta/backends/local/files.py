@@ -101,13 +101,13 @@ class TrashCollector:
     def __init__(self, root: Path, fence: Fence) -> None:
         self._place = root / "trash"
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._tasks.put(_nothing)  # for what a former server has left
+        self.call()  # for what a former server has left
         self._fence = fence
         self._thread = self._fence.start(REMOVAL_PART, self._run)
 
     def call(self, task: Callable[[], None] | None = None) -> None:
         """Has something done, if there is more to do than to empty the trash."""
-        self._tasks.put(task or _nothing)
+        self._tasks.put(task or (lambda: None))
 
     def close(self, within_s: float = 5.0) -> None:
         """Ends when all is done, or later; what is left then is the next server's."""
@@ -134,10 +134,6 @@ class TrashCollector:
             except queue.Empty:
                 return False
         return True
-
-
-def _nothing() -> None:
-    pass
 
 
 _AHEAD = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from batuta.backends.local.context import JobContext
 from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, past_run, read_record, read_run_history
@@ -32,14 +32,6 @@ _LATE_S = 5.0
 """An end that is found so late happened while no server ran, or none could look."""
 
 
-@dataclass(slots=True)
-class TransitionSteps:
-    """How long the steps of a transition took so far."""
-
-    checkpoint_s: float | None = None
-    stop_s: float | None = None
-
-
 def server_fault(error: Exception) -> str:
     return f"a fault of the server, not of the job: {error!r} (server.log has the details)"
 
@@ -53,7 +45,9 @@ class EventReporter:
     _task: Task
     _job: JobId
     _history: RunHistory
-    steps: TransitionSteps = field(default_factory=TransitionSteps)
+    checkpoint_s: float | None = None
+    stop_s: float | None = None
+    """How long the steps of the present transition took so far."""
 
     def started(self, run: LiveRun, now_s: float) -> None:
         run.is_announced = True
@@ -67,7 +61,7 @@ class EventReporter:
     def vacated(self, run: LiveRun, now_s: float, *, moves: bool) -> None:
         """It has left its GPUs, for others if it moves. The engine knows that since it wanted so."""
         self._files.discard_run(run.record.number)
-        if self.steps.stop_s is not None and not moves:
+        if self.stop_s is not None and not moves:
             self._timed(now_s, 0, None)
 
     def interrupted(self, now_s: float, not_before_s: float, outcome: Outcome, run: LiveRun | None = None) -> None:
@@ -115,8 +109,11 @@ class EventReporter:
             _log.exception("the result of job %s could not be handed over", self._job, extra={"job": self._job})
 
     def _timed(self, now_s: float, gpus: int, start_s: float | None) -> None:
-        steps, self.steps = self.steps, TransitionSteps()
-        self._context.emit(TransitionTimed(now_s, self._job, gpus, steps.checkpoint_s, steps.stop_s, start_s))
+        self._context.emit(TransitionTimed(now_s, self._job, gpus, self.checkpoint_s, self.stop_s, start_s))
+        self.begin_transition()
+
+    def begin_transition(self) -> None:
+        self.checkpoint_s = self.stop_s = None
 
 
 class JobRun:
@@ -311,7 +308,7 @@ class JobRun:
             case controller.Resize():
                 self._resize(run, now_s)
             case controller.RequestCheckpoint():
-                self._events.steps = TransitionSteps()
+                self._events.begin_transition()
                 run.ask_for_checkpoint(now_s)
                 self._progress.asked(now_s)
             case controller.Stay():
@@ -406,7 +403,7 @@ class JobRun:
                 run.bring_up_the_rear(now_s)
             case controller.StopReason.LEAVE:
                 if run.going is StopProgress.NO:
-                    self._events.steps = TransitionSteps()
+                    self._events.begin_transition()
                 elif stop.has_saved:
                     self._note_checkpoint(run, now_s)
                 run.leave(now_s, interrupted=not self._is_planned(run))
@@ -416,7 +413,7 @@ class JobRun:
         run.checkpointed_s = now_s
         if not self._progress.checkpoints.has_answered(run.request):
             self._progress.checkpoints.saved(now_s)  # by a script that answers in the file alone
-        self._events.steps.checkpoint_s = now_s - (run.record.asked_s or now_s)
+        self._events.checkpoint_s = now_s - (run.record.asked_s or now_s)
         self._feed.meter.transitions.checkpointed(now_s)
 
     # --------------------------------------------------------------------------------------------- the end
@@ -437,7 +434,7 @@ class JobRun:
         self._files.keep_result(record.number)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:
-            self._events.steps.stop_s = max(0.0, now_s - begun_s)
+            self._events.stop_s = max(0.0, now_s - begun_s)
         outcome = self._excused(run, run.judge())
         failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
         unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not record.interrupted

@@ -19,7 +19,7 @@ from batuta.backends.sim.result import RunResult
 from batuta.backends.sim.run import RunOptions, SimulatedBackend, simulate
 from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
-from batuta.backends.sim.workload import Workload, first_jobs, profiles_beside, resample, with_locality
+from batuta.backends.sim.workload import Workload, profiles_beside, resample, with_locality
 from batuta.core.cluster import Node
 from batuta.core.plan import Plan
 from batuta.core.policy import Policy
@@ -103,7 +103,8 @@ def run_experiment(
     tell: Callable[[float, int], None] | None = None,
     watch: Callable[[World, Plan], None] | None = None,
 ) -> RunResult:
-    workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
+    whole = workload_of(experiment)
+    workload = resample(replace(whole, jobs=whole.jobs[: experiment.limit]), experiment.seed)
     nodes = read_cluster(experiment.cluster)
     goodput = any(sim.goodput is not None for sim in workload.jobs)
     if goodput and experiment.round_s is None:

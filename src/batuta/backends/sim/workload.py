@@ -64,10 +64,6 @@ def resample(workload: Workload, seed: int) -> Workload:
     return replace(workload, jobs=tuple(jobs))
 
 
-def first_jobs(workload: Workload, limit: int | None) -> Workload:
-    return workload if limit is None else replace(workload, jobs=workload.jobs[:limit])
-
-
 def with_locality(jobs: tuple[SimJob, ...], factor: float) -> tuple[SimJob, ...]:
     """The same jobs, slowed down by a factor when they span nodes."""
     if factor == 1.0:

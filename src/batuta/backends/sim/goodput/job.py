@@ -76,8 +76,6 @@ class GoodputJob:
     progress: float = 0.0
     finished: bool = False
     restart_left_s: float = 0
-    starts: int = 0
-    """How often it was given GPUs that it did not hold before; all but the first are restarts."""
     _plan: EpochPlan | None = None
     _goodputs: PerEpoch[float] = ()
     _thresholds: tuple[float, ...] = ()
@@ -101,7 +99,6 @@ class GoodputJob:
         self.placement, self.nodes = placement, nodes
         if placement:
             self.restart_left_s = self.restart_s
-            self.starts += 1
         return True
 
     def advance(self, seconds: float) -> float | None:

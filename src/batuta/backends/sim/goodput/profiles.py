@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,22 +47,6 @@ def read_rows(path: Path, columns: Mapping[str, CellReader], problems: list[Prob
     return [row for row in rows if row[0] not in faulty]
 
 
-def _above_zero(cells: CellParser, line: int, column: str, text: str) -> float:
-    return cells.number(line, column, text, math.ulp(0.0), sys.float_info.max, "> 0")
-
-
-def _not_negative(cells: CellParser, line: int, column: str, text: str) -> float:
-    return cells.number(line, column, text, 0.0, sys.float_info.max, "≥ 0")
-
-
-def _finite(cells: CellParser, line: int, column: str, text: str) -> float:
-    return cells.number(line, column, text, -sys.float_info.max, sys.float_info.max, "that is finite")
-
-
-def _count(cells: CellParser, line: int, column: str, text: str) -> int:
-    return cells.whole(line, column, text, 1, 2**31 - 1)
-
-
 def _digits(cells: CellParser, line: int, column: str, text: str) -> int:
     if re.fullmatch(r"[1-9]{1,18}", text.strip()):
         return int(text)
@@ -69,8 +54,11 @@ def _digits(cells: CellParser, line: int, column: str, text: str) -> int:
     return 1
 
 
-_TIMES = {"step_time": _above_zero, "sync_time": _not_negative}
-_PLACEMENT_KEY = {"placement": _digits, "local_bsz": _count}
+_number = partial(CellParser.number, high=sys.float_info.max)
+_not_negative = partial(_number, low=0.0, bounds="≥ 0")
+_count = partial(CellParser.whole, low=1, high=2**31 - 1)
+_TIMES = {"step_time": partial(_number, low=math.ulp(0.0), bounds="> 0"), "sync_time": _not_negative}
+_PLACEMENT_KEY: dict[str, CellReader] = {"placement": _digits, "local_bsz": _count}
 _SCALABILITY_KEY = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz"), _count)
 
 
@@ -244,7 +232,10 @@ def _read_validations(
         problems.append(Problem("no such file", str(folder / "validation-B.csv"), fix="B: a batch size"))
         return {}
     names = ("progress", "iteration", "grad_sqr", "grad_var")
-    columns = {**dict.fromkeys(names, _not_negative), "metric": _finite}
+    columns = {
+        **dict.fromkeys(names, _not_negative),
+        "metric": partial(_number, low=-sys.float_info.max, bounds="that is finite"),
+    }
     tables = []
     for path in files.values():
         before = len(problems)
