@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.processes import ReplicaSpec, RunningReplica, kill, launch, observe
+from batuta.backends.local.processes import RunningReplica, kill, launch, observe
 from batuta.backends.local.progress import ProgressTail
-from batuta.backends.local.runner_protocol import ReplicaPhase
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec
 from batuta.backends.local.watch import RunnerEvent, Watch
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}
@@ -88,7 +89,7 @@ def _idle(home: Path, count: int = 40) -> None:
     ticks = sum(_cpu_ticks(replica.pid) for replica in replicas) - before
     print(f"  {'idle runner: RSS, of that its own (USS)':44} {_mib(memory, 0)}, {_mib(memory, 1)}")
     print(f"  {f'{count} idle runners: CPU ticks in 5 s':44} {ticks}")
-    with Watch(lambda _: None) as watch:
+    with closing(Watch(lambda _: None)) as watch:
         for replica in replicas:
             watch.add(replica)
         begun = time.process_time()
@@ -109,7 +110,7 @@ def _idle(home: Path, count: int = 40) -> None:
 def _ends(home: Path) -> None:
     news: queue.SimpleQueue[tuple[RunnerEvent, float]] = queue.SimpleQueue()
     delays = []
-    with Watch(lambda one: news.put((one, time.time()))) as watch:
+    with closing(Watch(lambda one: news.put((one, time.time())))) as watch:
         for i in range(20):
             replica = _start(home, f"end{i}", ["sleep", "0.05"])
             watch.add(replica)

@@ -16,6 +16,7 @@ from batuta.backends.sim.workload import GoodputRequest, SimJob
 from batuta.core import event as ev
 from batuta.core.job import Job
 from batuta.spec.task import parse_task
+from batuta.spec.task_job import task_to_job
 from tests.contract.backend_cases import BackendCases, CpuOnlyCases
 from tests.contract.backend_rig import Rig
 from tests.support.sims import sim_job
@@ -83,7 +84,7 @@ def _local(folder: Path, content: dict[str, Any], jobs: list[Job]) -> Rig:
     if not sys.platform.startswith("linux"):
         pytest.skip("local mode is complete on Linux only")
     task = parse_task(json.dumps(content))
-    backend = LocalBackend(folder, make_nodes(2), lambda job: task)
+    backend = LocalBackend(folder, make_nodes(2), lambda job: (task, task_to_job(task, job, 0.0, nodes=make_nodes(2))))
     submitted = [ev.JobSubmitted(time.time(), job) for job in jobs]
     return Rig(
         backend,

@@ -14,8 +14,8 @@ from batuta.backends.sim.forecast.forecast import (
     summarise,
 )
 from batuta.backends.sim.forecast.projection import ExternalEvents
-from batuta.backends.sim.forecast.sampling import Effort, Sampler, exact
-from batuta.backends.sim.forecast.whatif import Hypothesis, compare
+from batuta.backends.sim.forecast.queries import Hypothesis, compare
+from batuta.backends.sim.forecast.sampling import Effort, Sampler
 from batuta.backends.sim.run import RunOptions, simulate
 from batuta.backends.sim.workload import SimJob
 from batuta.core.plan import Plan
@@ -24,7 +24,7 @@ from batuta.core.world import World
 from batuta.engine.loop import Cadence
 from batuta.engine.profile import profile_for
 from tests.support.invariants import fingerprint
-from tests.support.sims import NIGHT_NODES, NIGHT_QUOTA, eventful_night
+from tests.support.sims import NIGHT_NODES, NIGHT_QUOTA, eventful_night, exact_estimates
 
 NIGHTS = [
     *(("fifo", 1), ("elastic-fifo", 2), ("srjf", 1), ("elastic-srjf", 2)),
@@ -65,7 +65,7 @@ def looked(world: World, policy: str, jobs: list[SimJob], draws: Sampler, **more
     inputs = ForecastInput(
         world,
         world.now_s,
-        duration_estimates(world, world.now_s, exact),
+        exact_estimates(world),
         draws,
         external=lambda run: to_come,
         **more,  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_a_coarse_look_is_about_as_good_as_a_close_one() -> None:
 def test_more_gpus_end_jobs_sooner() -> None:
     _, (world,) = lived("elastic-fifo", quiet_night(1), {12}, Quota())
     book = ProfileSource(lambda: profile_for("elastic-fifo"))
-    inputs = ForecastInput(world, world.now_s, duration_estimates(world, world.now_s, exact), Sampler(1))
+    inputs = ForecastInput(world, world.now_s, exact_estimates(world), Sampler(1))
     more = tuple(replace(node, name=f"new-{node.name}") for node in NIGHT_NODES)
     told = compare(inputs, Hypothesis(nodes=more), book, book)
     assert told.after.jct_s < told.before.jct_s

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.context import Timing
-from batuta.backends.local.job_manager import ExpectedJob
 from batuta.backends.local.replica_plan import GpuInjector
 from batuta.backends.local.supervisor import process_tree
 from batuta.core import event as ev
@@ -20,6 +19,7 @@ from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.spec.task import Task, parse_task
+from batuta.spec.task_job import task_to_job
 from tests.support.local_replicas import PATIENCE_S
 from tests.support.worlds import at, make_nodes
 
@@ -63,7 +63,7 @@ class Bench:
             self._backend = LocalBackend(
                 self.root,
                 self.nodes,
-                self.tasks.__getitem__,
+                lambda job: (self.tasks[job], task_to_job(self.tasks[job], job, 0.0, nodes=self.nodes)),
                 devices=self.devices,
                 gpu_injector=self.gpu_injector,
                 containers=self.containers,
@@ -158,8 +158,7 @@ class Bench:
 
     def come_back(self, living: Mapping[JobId, tuple[str | None, Phase]]) -> None:
         """A new server, to which the World says: placements and phases."""
-        held = {job: ExpectedJob(at(where) if where else None, phase) for job, (where, phase) in living.items()}
-        self.backend.resume(held)
+        self.backend.resume({job: (at(where) if where else None, phase) for job, (where, phase) in living.items()})
 
     def processes(self) -> list[int]:
         """All living processes that belong to any job here, runners too."""

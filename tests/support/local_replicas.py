@@ -4,22 +4,14 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.local.processes import (
-    ReplicaSpec,
-    ReplicaState,
-    RunningReplica,
-    clean_up,
-    find_leftovers,
-    kill,
-    launch,
-    observe,
-)
-from batuta.backends.local.runner_protocol import ReplicaPhase
+from batuta.backends.local.logs import Piece, ReplicaLog
+from batuta.backends.local.processes import RunningReplica, clean_up, find_leftovers, kill, launch, observe
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 
 # A shared machine may be slow for a while. A test that waits this long has failed; none needs it.
@@ -32,6 +24,21 @@ def wait_until(condition: Callable[[], object], within_s: float = PATIENCE_S, wh
     while not condition():
         assert time.monotonic() < give_up, f"waited {within_s} s in vain: {what or condition}"
         time.sleep(0.003)
+
+
+def follow(log: ReplicaLog, is_over: Callable[[], bool], poll_s: float = 0.0) -> Iterator[Piece]:
+    """The pieces of a log as they are written, until its replica is over."""
+    offset = 0
+    while True:
+        over = is_over()  # asked before reading: what was written before the end is then read
+        piece = log.read(offset)
+        if piece.data:
+            yield piece
+            offset = piece.end
+        elif over:
+            return
+        else:
+            time.sleep(poll_s)
 
 
 def run_time_s(state: ReplicaState) -> float:

@@ -6,9 +6,13 @@ from typing import Any
 
 from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureOptions, FailureRecord, draw_failures
+from batuta.backends.sim.forecast.sampling import believed_left_s, certain
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.curve import SpeedCurve, amdahl_curve
+from batuta.core.job import JobId
+from batuta.core.world import World
+from batuta.prediction.duration import Quantiles
 from tests.support.quotas import short
 from tests.support.worlds import make_job, make_nodes
 
@@ -77,3 +81,8 @@ def night_failures(seed: int) -> Sequence[FailureRecord]:
         straggler_mtbf_s=5000.0,
     )
     return draw_failures(NIGHT_NODES, options)
+
+
+def exact_estimates(world: World) -> dict[JobId, Quantiles]:
+    """The World's own estimates of the work that its jobs have left, without uncertainty."""
+    return {job: certain(believed_left_s(world, row)) for row, job in enumerate(world.jobs.ids)}

@@ -27,6 +27,7 @@ from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
+from batuta.backends.local.mounts import why_no_views
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.serving import call_at_signals, listen
@@ -194,8 +195,8 @@ class Server(EngineHost):
         engine = EngineAccess(ask, service.reading, fence)
         sources, repair = make_sources(state.path, options.health_log, local, virtual, backend.log_path)
         self.health = HealthWatch(health_rules, local.nodes, store.settings, engine, sources, RepairWorker(repair))
-        backend.excuse = self.health.excuse
-        backend.on_held_up = self.watch_stragglers(self.health.suspect).found
+        backend.context.excuse = self.health.excuse
+        backend.context.held_up = self.watch_stragglers(self.health.suspect).found
         self.parts = self.dependencies(
             backend,
             assembly.policy,
@@ -207,7 +208,7 @@ class Server(EngineHost):
             images=containers.rules,
             # People reach the ports of jobs at this machine, under the name that the server has.
             ports_at=socket.gethostname() if options.listen in ("0.0.0.0", "::") else options.listen,
-            paths=PathRules(None, Path.home(), no_mounts=backend.private_mounts.why_not),
+            paths=PathRules(None, Path.home(), no_mounts=why_no_views),
             user_priority=options.user_priority,
             open_metrics=options.open_metrics,
             metrics_per_job=options.metrics_per_job,

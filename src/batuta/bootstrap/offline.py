@@ -20,9 +20,8 @@ from batuta.api.responses import to_json
 from batuta.api.routes.forecasts import JobLabel, read_hypothesis, view_comparison, view_forecast
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE
 from batuta.backends.sim.forecast.forecast import Forecast
-from batuta.backends.sim.forecast.queries import EtaQuery, WhatIfQuery
+from batuta.backends.sim.forecast.queries import Comparison, EtaQuery, Hypothesis, WhatIfQuery
 from batuta.backends.sim.forecast.replay import JournalSpan, read_span, replay_span, summarise_replays
-from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis
 from batuta.bootstrap.forecast_process import answer, book_of
 from batuta.client.errors import ClientError, UnknownJobError
 from batuta.core import event as ev

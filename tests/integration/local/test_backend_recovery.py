@@ -56,7 +56,8 @@ def test_adopted_job_keeps_its_gpus_and_its_port(bench: Bench):
     bench.idle(0.2)
     record = read_record(JobFiles(bench.root, "a"), 0)
     if record is not None:
-        assert record.port not in bench.backend._context.ports.reserve("other", 50)
+        ports = bench.backend.context.ports
+        assert record.port not in [ports.reserve(f"other {number}") for number in range(50)]
     assert bench.end_of("b").state is JobState.SUCCEEDED  # after a was stopped, which has lost its place
     assert "a" in bench.backend._jobs.runs
 
@@ -250,10 +251,12 @@ SERVER = """
     from batuta.core.cluster import Node
     from batuta.core.plan import Start
     from batuta.core.reason import Reason
+    from batuta.spec.task_job import task_to_job
     from batuta.spec.task_serialization import task_from_json
     from tests.support.worlds import at
     task = task_from_json(Path(sys.argv[2]).read_text())
-    backend = LocalBackend(Path(sys.argv[1]), [Node("n0", 4), Node("n1", 2)], lambda job: task)
+    nodes = [Node("n0", 4), Node("n1", 2)]
+    backend = LocalBackend(Path(sys.argv[1]), nodes, lambda job: (task, task_to_job(task, job, 0.0, nodes=nodes)))
     backend.execute([Start("a", at("n0:012"), Reason.ADMITTED)], time.time())
     print("ready", flush=True)
     while True:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.processes import ReplicaSpec, RunExists, launch
-from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
+from batuta.backends.local.processes import RunExists, launch
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaSpec
 from tests.support.local_replicas import ENV, Replicas, run_time_s
 
 

@@ -15,8 +15,9 @@ NOBODY = "65534"
 COURSE = """
     import os, sys, time
     from pathlib import Path
-    from batuta.backends.local.processes import ReplicaSpec, clean_up, find_leftovers, launch, observe
+    from batuta.backends.local.processes import clean_up, find_leftovers, launch, observe
     from batuta.backends.local.processes import request_checkpoint, stop
+    from batuta.backends.local.runner_protocol import ReplicaSpec
     assert os.geteuid() != 0
 
     def until(condition):
@@ -52,8 +53,8 @@ MOUNTS = """
     import os, subprocess, sys, time
     from pathlib import Path
     from batuta.backends.local import runner
-    from batuta.backends.local.processes import ReplicaSpec, clean_up, launch
-    from batuta.backends.local.runner_protocol import BindMount
+    from batuta.backends.local.processes import clean_up, launch
+    from batuta.backends.local.runner_protocol import BindMount, ReplicaSpec
     probe = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]
     if subprocess.run(probe, check=False).returncode:
         sys.exit(77)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from batuta.backends.local.logs import ReplicaLog
 from batuta.backends.local.processes import stop
 from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
-from tests.support.local_replicas import Replicas, wait_until
+from tests.support.local_replicas import Replicas, follow, wait_until
 
 MIB = 1024 * 1024
 
@@ -107,9 +106,9 @@ def test_follower_misses_nothing_that_it_is_fast_enough_for(replicas: Replicas):
     code = "import time\nfor i in range(6000):\n    print('%06d é' % i)\n    i % 20 or time.sleep(0.005)"
     started = replicas.python(code, log_cap_bytes=48 * 1024)
     log = ReplicaLog(started.spec.log)
-    pieces = list(log.follow(0, threading.Event(), lambda: not started.replica.is_running, poll_s=0.002))
+    pieces = list(follow(log, lambda: not started.replica.is_running, poll_s=0.002))
     assert [piece.begin for piece in pieces[1:]] == [piece.end for piece in pieces[:-1]]
-    assert "".join(piece.text for piece in pieces) == "".join(f"{i:06d} é\n" for i in range(6000))
+    assert b"".join(piece.data for piece in pieces).decode() == "".join(f"{i:06d} é\n" for i in range(6000))
     assert log.span().begin > 0  # it was rotated on the way
 
 
@@ -117,7 +116,7 @@ def test_follower_of_a_flood_goes_on_behind_the_gap(replicas: Replicas):
     started = flood(replicas, FLOOD, 1.0, log_cap_bytes=MIB)
     log = ReplicaLog(started.spec.log)
     end = 0
-    for piece in log.follow(0, threading.Event(), lambda: not started.replica.is_running, poll_s=0.05):
+    for piece in follow(log, lambda: not started.replica.is_running, poll_s=0.05):
         assert piece.begin >= end
         # Every line is where its number says, whatever was rotated in between.
         first_line = -piece.begin % 16

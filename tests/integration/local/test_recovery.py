@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 from batuta.backends.local.processes import (
@@ -158,7 +159,8 @@ def test_state_that_makes_no_sense_is_none(tmp_path: Path):
 SERVER = """
     import json, sys, time
     from pathlib import Path
-    from batuta.backends.local.processes import ReplicaSpec, launch
+    from batuta.backends.local.processes import launch
+    from batuta.backends.local.runner_protocol import ReplicaSpec
     home, script = Path(sys.argv[1]), sys.argv[3]
     names, env = json.loads(sys.argv[2]), json.loads(sys.argv[4])
     print("up", flush=True)
@@ -194,7 +196,7 @@ def test_replica_outlives_its_server_and_is_adopted(replicas: Replicas):
     replica = adopt(run_dir)
     assert replica is not None
     news: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
-    with Watch(news.put) as watch:
+    with closing(Watch(news.put)) as watch:
         watch.add(replica)
         assert news.empty()
         (replicas.home / "go").touch()

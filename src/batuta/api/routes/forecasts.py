@@ -19,8 +19,7 @@ from batuta.api.state import AppState, StateDep
 from batuta.api.views import JsonObject, filled
 from batuta.apitypes import forecasts as f
 from batuta.backends.sim.forecast.forecast import Forecast, JobForecast
-from batuta.backends.sim.forecast.queries import WhatIfQuery
-from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis, JobOutcome
+from batuta.backends.sim.forecast.queries import Comparison, Hypothesis, JobOutcome, WhatIfQuery
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node

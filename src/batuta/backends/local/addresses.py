@@ -18,7 +18,6 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SHARED_ADDRESS = "127.0.0.1"
@@ -27,18 +26,12 @@ _MOST_NODES = 256 * _PER_BLOCK
 
 
 def node_address(index: int) -> str:
-    """The address of a node; the first one has index 0."""
     if not 0 <= index < _MOST_NODES:
         raise ValueError(f"node index must be within 0..{_MOST_NODES - 1}, found {index}")
     if not _has_many_loopbacks():
         return SHARED_ADDRESS
     block, last = divmod(index, _PER_BLOCK)
     return f"127.66.{block}.{last + 1}"
-
-
-def node_addresses(indices: Sequence[int]) -> list[str]:
-    """The addresses of a job's nodes by rank: `SKYPILOT_NODE_IPS`. The first is its `MASTER_ADDR`."""
-    return [node_address(index) for index in indices]
 
 
 @functools.cache
@@ -61,48 +54,37 @@ class NoPortFree(Exception):
 
 
 class PortReservations:
-    """Which job has which ports. May be used from any thread."""
+    """Which job has which port. May be used from any thread."""
 
     def __init__(self, ports: range | None = None, seed: int | None = None) -> None:
         self._ports = ports or default_ports()
         self._mutex = threading.Lock()
-        self._by_owner: dict[str, set[int]] = {}
-        self._taken: set[int] = set()
+        self._by_owner: dict[str, int] = {}
         # Servers of several users on one machine begin at different places.
         self._next = random.Random(os.getpid() if seed is None else seed).randrange(len(self._ports))
 
-    def reserve(self, owner: str, count: int = 1) -> list[int]:
-        """Ports at which no program listens, for as long as the owner has not released them.
+    def reserve(self, owner: str) -> int:
+        """A port at which no program listens, for as long as the owner has not released it.
 
-        They are handed out in turn, so that a job that starts again is not bothered by its old connections.
+        Ports are handed out in turn, so that a job that starts again is not bothered by its old connections.
         """
         with self._mutex:
-            found: list[int] = []
             for _ in range(len(self._ports)):
-                if len(found) == count:
-                    break
                 port = self._ports[self._next]
                 self._next = (self._next + 1) % len(self._ports)
-                if port not in self._taken and is_free(port):
-                    found.append(port)
-            if len(found) < count:
-                raise NoPortFree(f"{count} wanted of {self._ports.start}–{self._ports.stop - 1}")
-            self._add(owner, found)
-            return found
+                if port not in self._by_owner.values() and is_free(port):
+                    self._by_owner[owner] = port
+                    return port
+        raise NoPortFree(f"none of {self._ports.start}–{self._ports.stop - 1} is free")
 
-    def claim(self, owner: str, ports: Iterable[int]) -> None:
-        """Notes the ports of a job that has been running since before this server."""
+    def claim(self, owner: str, port: int) -> None:
+        """Notes the port of a job that has been running since before this server."""
         with self._mutex:
-            self._add(owner, ports)
+            self._by_owner[owner] = port
 
     def release(self, owner: str) -> None:
         with self._mutex:
-            self._taken -= self._by_owner.pop(owner, set())
-
-    def _add(self, owner: str, ports: Iterable[int]) -> None:
-        ports = set(ports)
-        self._by_owner.setdefault(owner, set()).update(ports)
-        self._taken |= ports
+            self._by_owner.pop(owner, None)
 
 
 def default_ports() -> range:

@@ -15,19 +15,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from batuta.backends.local.addresses import PortReservations
 from batuta.backends.local.containers import ContainerRuntimes
-from batuta.backends.local.context import (
-    FailureAttribution,
-    GpuOccupancy,
-    JobContext,
-    Timing,
-    blame_job,
-    gpus_of,
-    ignore_straggler,
-)
+from batuta.backends.local.context import GpuOccupancy, JobContext, Timing, gpus_of
 from batuta.backends.local.files import DirectoryPool, TrashCollector
 from batuta.backends.local.job_environment import inherited_env, sdk_folder
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
@@ -36,22 +27,20 @@ from batuta.backends.local.job_run import JobRun, server_fault
 from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
-from batuta.backends.local.runner_protocol import DEFAULT_LOG_CAP_BYTES
 from batuta.backends.local.watch import RunnerEvent, Watch
-from batuta.core.cluster import Node, NodeName, Placement, Span
+from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
+from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.engine.fence import Fence
 from batuta.engine.ports import EventBuffer, SteadyClock
-from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
+from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
-from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job
+from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT
 
-Known: TypeAlias = Task | tuple[Task, Job | str]
-"""What is to be run; alone, with its job, or with its user. Its job is made from it where it is not given."""
 _LONGEST_WAIT_S = 3600.0
 _log = logging.getLogger(__name__)
 
@@ -63,21 +52,19 @@ class LocalBackend:
         self,
         root: Path,
         nodes: Sequence[Node],
-        tasks: Callable[[JobId], Known],
+        tasks: Callable[[JobId], tuple[Task, Job]],
         *,
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
         gpu_injector: GpuInjector | None = None,
         containers: ContainerRuntimes | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
         since_s: float = -math.inf,
         timing: Timing = Timing(),  # noqa: B008  (frozen)
-        log_cap_bytes: int = DEFAULT_LOG_CAP_BYTES,
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
         fence: Fence | None = None,
     ) -> None:
-        """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
+        """Files lie below `root`. `tasks` says what a job runs, and its job; it may raise KeyError or InputError.
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
         within their node. `gpu_injector` is what programs need beside that, `containers` runs tasks that have
@@ -88,16 +75,11 @@ class LocalBackend:
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._nodes = tuple(nodes)
         self._tasks = tasks
-        self._clock = SteadyClock(clock, since_s)
+        self._clock = SteadyClock(time.time, since_s)
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
         self._events = EventBuffer()
         self._later: list[Callable[[], None]] = []
-        self.excuse: FailureAttribution = blame_job
-        """Asked about every job that has failed."""
-        self.on_held_up: Callable[[HeldUp], None] = ignore_straggler
-        """Told of jobs that are held up by some of their ranks, in the engine's thread."""
         doorbell = self.root / "doorbell"
         fence = fence or Fence()
         self._watch = Watch(self._inbox.put, doorbell, fence=fence)
@@ -106,18 +88,15 @@ class LocalBackend:
         gpu_injector = gpu_injector or HostGpus()
         self._jobs = JobManager(occupancy, timing, gpu_injector.is_ready, fence)
         machine = Machine(
-            {node.name: index for index, node in enumerate(self._nodes)},
-            devices or {node.name: range(node.gpus) for node in self._nodes},
+            {node.name: index for index, node in enumerate(nodes)},
+            devices or {node.name: range(node.gpus) for node in nodes},
             inherited_env(os.environ) if inherited is None else inherited,
             doorbell,
             sdk_folder(self.root),
-            log_cap_bytes,
             gpu_injector,
             containers or ContainerRuntimes(),
         )
-        self.private_mounts = machine.mounts
-        """Whether jobs can have mounts that they alone see."""
-        self._context = JobContext(
+        self.context = JobContext(
             machine,
             PortReservations(),
             timing,
@@ -127,8 +106,6 @@ class LocalBackend:
             later=self._later.append,
             on_result=on_result,
             directory_pool=DirectoryPool(self.root, self._trash.call),
-            excuse=self._excuse,
-            held_up=self._tell_held_up,
             ranks=ranks,
         )
 
@@ -142,15 +119,15 @@ class LocalBackend:
             if job not in living:
                 clear_runs(files, files.run_numbers())
                 files.tidy()
-        for job, held in living.items():
-            files = JobFiles(self.root, job)
-            if held.is_idle and not files.run_numbers():
-                continue
+        for job, expected in living.items():
+            files, (placement, phase) = JobFiles(self.root, job), expected
+            if placement is None and phase is not Phase.STOPPING and not files.run_numbers():
+                continue  # nothing is wanted of it, and nothing of it runs
             job_run = self._job_run(job, now_s)
             if job_run is None:
                 clear_runs(files, files.run_numbers())
             else:
-                recover(job_run, files, held, now_s)
+                recover(job_run, files, expected, now_s)
                 self._jobs.touch(job_run)
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
@@ -283,29 +260,15 @@ class LocalBackend:
         job_run = self._jobs.runs.get(job)
         if job_run is None:
             try:
-                task, known = self._known(job)
+                task, known = self._tasks(job)
             except (KeyError, InputError) as problem:
                 detail = f"what it runs is not known: {problem}"
                 self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
                 return None
-            job_run = JobRun(self._context, JobFiles(self.root, job), task, known)
-            self._jobs.runs[job] = job_run
-        return job_run
-
-    def _known(self, job: JobId) -> tuple[Task, Job]:
-        found = self._tasks(job)
-        task, about = found if isinstance(found, tuple) else (found, "")
-        if isinstance(about, Job):
             # The World's job may have a curve that was measured, and the meter would learn from itself.
-            prior = power_curve(min(about.max, LONGEST_CURVE), PRIOR_EXPONENT)
-            return task, replace(about, curve=prior)
-        return task, task_to_job(task, job, 0.0, user=about, nodes=self._nodes)
-
-    def _excuse(self, job: JobId, workers: Sequence[Span], since_s: float) -> str:
-        return self.excuse(job, workers, since_s)
-
-    def _tell_held_up(self, found: HeldUp) -> None:
-        self.on_held_up(found)
+            known = replace(known, curve=power_curve(min(known.max, LONGEST_CURVE), PRIOR_EXPONENT))
+            job_run = self._jobs.runs[job] = JobRun(self.context, JobFiles(self.root, job), task, known)
+        return job_run
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
         self._jobs.owners[replica.run_id] = (job, rank)

@@ -5,10 +5,9 @@ with SkyPilot. Each replica has one container for each of its runs. `setup` and 
 that `run` finds what `setup` has installed; a new run begins with the image again. Inside, the first process
 (`_STEP`) starts the script of the step and hands its exit code on.
 
-The runner supervises the runtime's client as it does any command. What runs inside carries `BATUTA_RUN`,
-wherever the runtime has put it in the process tree: by this mark it is asked for checkpoints, asked to end,
-and found when its runner was killed (supervisor/process_tree.py, processes.py). Last of all the runtime
-removes the container by its name.
+The runner supervises the runtime's client as it does any command. What runs inside carries `BATUTA_RUN`, wherever the
+runtime has put it in the process tree: by this mark it is asked for checkpoints, asked to end, and found when its
+runner was killed (supervisor/process_tree.py, processes.py). Last of all the runtime removes the container by its name.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
+from batuta.backends.local.mounts import place_of
+from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.spec.skypilot_keys import ContainerSupport
 
 _PROBE_S = 20.0
@@ -89,33 +90,16 @@ class Container:
     def command(self) -> list[str]:
         return ["/bin/sh", str(self.folder / STEP_SCRIPT)]
 
-
-class ContainerRuntime(Protocol):
-    """How one kind of runtime is called: argument lists, none of which holds a secret."""
-
-    @property
-    def name(self) -> str: ...
-
-    def create(self, container: Container) -> list[str]:
-        """Fetches the image if need be, and makes the container."""
-        ...
-
-    def start(self, container: Container) -> list[str]:
-        """Runs the container's command once, with its output and its exit code, and waits for its end."""
-        ...
-
-    def remove(self, container: Container) -> list[str]:
-        """Ends what is left of it and removes it; does nothing when it is gone."""
-        ...
-
-    def home(self, container: Container) -> str:
-        """What `~` is inside."""
-        ...
+    def mounted(self, option: str) -> list[str]:
+        """The words that mount what it is to see. ValueError for a path that cannot be said so."""
+        if any(":" in path for pair in self.mounts for path in pair):
+            raise ValueError(f"a container cannot be given {self.mounts}: there is a colon in a path")
+        return [word for source, target in self.mounts for word in (option, f"{source}:{target}")]
 
 
 @dataclass(frozen=True, slots=True)
 class DockerCompatible:
-    """podman, or a docker client with its engine."""
+    """podman, or a docker client with its engine: argument lists, none of which holds a secret."""
 
     path: str
     name: str
@@ -123,55 +107,44 @@ class DockerCompatible:
     """With podman, root inside is the server's user outside; with docker it is that user by number."""
 
     def create(self, container: Container) -> list[str]:
+        """Fetches the image if need be, and makes the container."""
         words = [self.path, "create", "--name", container.name]
         words += ["--network", "host", "--ipc", "host", "--user", self.user, "--log-driver", "none"]
         words += ["--security-opt", "label=disable", "--env", f"BATUTA_RUN={container.run_id}"]
         if container.nvidia:
             words += ["--gpus", "all"] if self.name == "docker" else ["--device", "nvidia.com/gpu=all"]
-        for source, target in container.mounts:
-            if ":" in source or ":" in target:
-                raise ValueError(f"a container cannot be given {source}: there is a colon in a path")
-            words += ["--volume", f"{source}:{target}"]
         shell, *arguments = container.command
-        return [*words, "--entrypoint", shell, container.image, *arguments]
+        return [*words, *container.mounted("--volume"), "--entrypoint", shell, container.image, *arguments]
 
     def start(self, container: Container) -> list[str]:
+        """Runs the container's command once, with its output and its exit code, and waits for its end."""
         return [self.path, "start", "--attach", container.name]
 
     def remove(self, container: Container) -> list[str]:
+        """Ends what is left of it and removes it; does nothing when it is gone."""
         at_once = ["--time", "0", "--ignore"] if self.name == "podman" else []
         return [self.path, "rm", "--force", *at_once, container.name]
 
     def home(self, container: Container) -> str:
+        """What `~` is inside."""
         return "/root" if self.user == "0:0" else str(container.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Apptainer:
-    """apptainer, or singularity as it was called before. The container is a folder of the run."""
+    """apptainer, or singularity as it was called before, with the same methods. The container is a folder."""
 
     path: str
     name: str = "apptainer"
 
     def create(self, container: Container) -> list[str]:
-        return [
-            self.path,
-            "build",
-            "--force",
-            "--sandbox",
-            self._root(container),
-            f"docker://{container.image}",
-        ]
+        return [self.path, "build", "--force", "--sandbox", self._root(container), f"docker://{container.image}"]
 
     def start(self, container: Container) -> list[str]:
         # With a process namespace of its own: the end of its first process is the end of all.
         words = [self.path, "exec", "--writable", "--pid", "--no-home", "--cleanenv"]
         words += ["--env", f"BATUTA_RUN={container.run_id}", *(["--nv"] if container.nvidia else [])]
-        for source, target in container.mounts:
-            if ":" in source or ":" in target:
-                raise ValueError(f"a container cannot be given {source}: there is a colon in a path")
-            words += ["--bind", f"{source}:{target}"]
-        return [*words, self._root(container), *container.command]
+        return [*words, *container.mounted("--bind"), self._root(container), *container.command]
 
     def remove(self, container: Container) -> list[str]:
         return ["/bin/rm", "-rf", self._root(container)]
@@ -181,6 +154,9 @@ class Apptainer:
 
     def _root(self, container: Container) -> str:
         return str(container.folder / "rootfs")
+
+
+ContainerRuntime: TypeAlias = DockerCompatible | Apptainer
 
 
 @dataclass(slots=True)
@@ -232,8 +208,11 @@ class ContainerRuntimes:
             if path is None:
                 continue
             answer = self._answer([path, *question])
+            if answer is None and name in ("apptainer", "singularity"):
+                return Apptainer(path, name)
             if answer is None:
-                return _runtime(name, path)
+                by_number = name == "docker" and os.geteuid() != 0
+                return DockerCompatible(path, name, f"{os.geteuid()}:{os.getegid()}" if by_number else "0:0")
             self._unusable.append(f"{name} does not work ({answer})")
         return None
 
@@ -259,13 +238,6 @@ _QUESTIONS: Mapping[str, tuple[str, ...]] = {
 """The runtimes in the order of liking, and what only a usable one answers."""
 
 
-def _runtime(name: str, path: str) -> ContainerRuntime:
-    if name in ("apptainer", "singularity"):
-        return Apptainer(path, name)
-    by_number = name == "docker" and os.geteuid() != 0
-    return DockerCompatible(path, name, f"{os.geteuid()}:{os.getegid()}" if by_number else "0:0")
-
-
 def container_env(inherited: Mapping[str, str]) -> dict[str, str]:
     """What of a job's usual environment a container gets: not the paths of this machine's programs."""
     return {
@@ -275,53 +247,42 @@ def container_env(inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRun:
-    """A replica's commands as its runner gets them."""
+def in_container(
+    spec: ReplicaSpec, runtime: ContainerRuntime, container: Container, client_env: Mapping[str, str]
+) -> ReplicaSpec:
+    """The same replica in a container: its commands call the runtime's client.
 
-    setup: list[str]
-    """Makes the container, and runs the task's setup in it if there is one."""
-    run: list[str]
-    cleanup: list[str]
-    files: dict[str, str]
-    """Scripts and what else the run needs, by name, for the replica's folder."""
-    env: dict[str, str]
-    """Of the runtime's client. What runs inside has the task's, from a file that others cannot read."""
-
-
-def container_run(
-    runtime: ContainerRuntime,
-    container: Container,
-    scripts: Mapping[str, str],
-    cwd: Path,
-    env: Mapping[str, str],
-    setup_env: Mapping[str, str | None],
-    client_env: Mapping[str, str],
-) -> ContainerRun:
-    """The commands of a replica. `scripts` are those of the steps: `run`, and `setup` if there is one."""
-    folder = container.folder
-    inside = {**env, "BATUTA_RUN": container.run_id, "HOME": runtime.home(container)}
+    Setup makes the container, and runs the task's setup in it if there is one. What runs inside has the
+    task's environment, from a file that other users cannot read.
+    """
+    assert isinstance(spec.run, str), "the text of a script"
+    assert spec.setup is None or isinstance(spec.setup, str), "the text of a script"
+    folder, scripts = container.folder, {"run": spec.run, **({} if spec.setup is None else {"setup": spec.setup})}
+    inside = {**spec.env, "BATUTA_RUN": container.run_id, "HOME": runtime.home(container)}
     step = _exports(inside) + _STEP.format(
-        cwd=shlex.quote(str(cwd)),
+        cwd=shlex.quote(str(spec.cwd)),
         step=shlex.quote(str(folder / STEP)),
-        setup=_exports(setup_env) or ":",
+        setup=_exports(spec.setup_env) or ":",
         folder=shlex.quote(str(folder)),
     )
     files = {STEP_SCRIPT: step, **{f"{name}.sh": text.rstrip("\n") + "\n" for name, text in scripts.items()}}
     client = dict(client_env)
-    if login := _login(env):
+    if login := _login(spec.env):
         files[LOGIN] = login
         # podman reads the first, docker the second, apptainer the others.
         client |= {"REGISTRY_AUTH_FILE": str(folder / LOGIN), "DOCKER_CONFIG": str(folder)}
-        client |= {f"APPTAINER_DOCKER_{name}": env[f"SKYPILOT_DOCKER_{name}"] for name in ("USERNAME", "PASSWORD")}
+        client |= {f"APPTAINER_DOCKER_{name}": spec.env[f"SKYPILOT_DOCKER_{name}"] for name in ("USERNAME", "PASSWORD")}
     make = f"{shlex.join(runtime.create(container))} > /dev/null"
-    set_up = f"{make} && {_run_step(runtime, container, 'setup')}" if "setup" in scripts else make
-    return ContainerRun(
+    set_up = make if spec.setup is None else f"{make} && {_run_step(runtime, container, 'setup')}"
+    return replace(
+        spec,
         setup=["/bin/sh", "-c", set_up],
         run=["/bin/sh", "-c", _run_step(runtime, container, "run")],
         cleanup=["/bin/sh", "-c", f"{shlex.join(runtime.remove(container))} > /dev/null"],
         files=files,
         env=client,
+        setup_env={},
+        cwd=Path("/"),
     )
 
 
@@ -357,6 +318,5 @@ def mounts_of(
         if not any(folder.is_relative_to(other) for other in found):
             found[str(folder)] = str(folder)
     for target, source in file_mounts:
-        place = f"{home}/{target[2:]}" if target == "~" or target.startswith("~/") else f"{cwd / target}"
-        found[os.path.normpath(place)] = source
+        found[place_of(target, cwd, home)] = source
     return [(source, target) for target, source in found.items()]

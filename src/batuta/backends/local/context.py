@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from batuta.backends.local.addresses import PortReservations
 from batuta.backends.local.files import DirectoryPool
@@ -83,23 +82,9 @@ def gpus_of(placement: Placement) -> set[tuple[NodeName, int]]:
     return {(span.node, gpu) for span in placement.spans for gpu in span.gpus}
 
 
-FailureAttribution: TypeAlias = Callable[[JobId, Sequence[Span], float], str]
-"""Why a job that has failed is not to blame, or shall have another try; empty: it has failed. It gets to know
-where the job's ranks ran, and since when."""
-
-
-def blame_job(job: JobId, workers: Sequence[Span], since_s: float) -> str:
-    """A job that has failed has failed."""
-    return ""
-
-
-def ignore_straggler(found: HeldUp) -> None:
-    """Does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobContext:
-    """Handed to each job."""
+    """Handed to each job; all in the engine's thread."""
 
     machine: Machine
     ports: PortReservations
@@ -112,7 +97,9 @@ class JobContext:
     """Does something once all that was said so far is durable."""
     on_result: Callable[[JobId, str], None] | None = None
     directory_pool: DirectoryPool | None = None
-    excuse: FailureAttribution = blame_job
-    held_up: Callable[[HeldUp], None] = ignore_straggler
+    excuse: Callable[[JobId, Sequence[Span], float], str] = lambda job, workers, since_s: ""
+    """Why a job that has failed is not to blame, or shall have another try; empty: it has failed. It gets to know
+    where the job's ranks ran, and since when."""
+    held_up: Callable[[HeldUp], None] = lambda found: None
     """Is told of jobs that some of their ranks hold up, or that hang."""
     ranks: RankRules = field(default_factory=RankRules)

@@ -31,17 +31,13 @@ Place: TypeAlias = Path | str
 _LARGEST_BYTES = 16 * 2**20
 
 
-class UnreadableFile(OSError):
-    """There is something, but no regular file, or one that is too large to be what it should be."""
-
-
 def read_small(path: Place, most_bytes: int = _LARGEST_BYTES) -> bytes:
-    """What is in a regular file. OSError when there is none."""
+    """What is in a regular file. OSError when there is none, or one that is too large to be what it should be."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-            raise UnreadableFile(f"no regular file of at most {most_bytes} bytes: {path}")
+            raise OSError(f"no regular file of at most {most_bytes} bytes: {path}")
         return os.read(file, found.st_size)
     finally:
         os.close(file)
@@ -58,7 +54,6 @@ def write_small(path: Place, data: bytes) -> None:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Writes all of it into an open file."""
     while data:
         data = data[os.write(file, data) :]
 
@@ -106,13 +101,13 @@ class TrashCollector:
     def __init__(self, root: Path, fence: Fence) -> None:
         self._place = root / "trash"
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._tasks.put(_nothing)  # for what a former server has left
+        self.call()  # for what a former server has left
         self._fence = fence
         self._thread = self._fence.start(REMOVAL_PART, self._run)
 
     def call(self, task: Callable[[], None] | None = None) -> None:
         """Has something done, if there is more to do than to empty the trash."""
-        self._tasks.put(task or _nothing)
+        self._tasks.put(task or (lambda: None))
 
     def close(self, within_s: float = 5.0) -> None:
         """Ends when all is done, or later; what is left then is the next server's."""
@@ -139,10 +134,6 @@ class TrashCollector:
             except queue.Empty:
                 return False
         return True
-
-
-def _nothing() -> None:
-    pass
 
 
 _AHEAD = 16

@@ -27,10 +27,7 @@ _PIP = '#!/bin/sh\nexec "{python}" -m pip "$@"\n'
 
 
 def with_job_python(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """`env`, in which `python` and `pip` are not those of Batuta's environment.
-
-    OSError when the other environment cannot be made below `root`.
-    """
+    """`env`, in which `python` and `pip` are not Batuta's. OSError when others cannot be made below `root`."""
     found, batutas = dict(env), os.path.dirname(sys.executable)
     folders = found.get("PATH", "").split(os.pathsep)
     place = next((at for at, folder in enumerate(folders) if _is_same(folder, batutas)), None)
@@ -69,7 +66,8 @@ def _make_environment(root: Path) -> Path:
     own = root / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     python = own / "bin" / "python"
     packages = own / "lib" / own.name / "site-packages"
-    beneath = "".join(f"import site; site.addsitedir({folder!r})\n" for folder in _batutas_packages())
+    batutas = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ())]
+    beneath = "".join(f"import site; site.addsitedir({one!r})\n" for one in batutas if os.path.isdir(one))
     marker = packages / _BENEATH
     if python.exists() and marker.exists() and marker.read_text() == beneath:
         return own
@@ -85,11 +83,6 @@ def _make_environment(root: Path) -> Path:
                 script.chmod(0o755)
     marker.write_text(beneath)
     return own
-
-
-def _batutas_packages() -> list[str]:
-    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ())]
-    return [folder for folder in folders if os.path.isdir(folder)]
 
 
 def _is_same(folder: str, other: str) -> bool:
@@ -112,9 +105,9 @@ _PREFIXES = ("LC_", "PYTHON", "CUDA", "NVIDIA", "NCCL_")
 def inherited_env(environ: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
     """The part of an environment that jobs inherit; `also` names further variables to pass on."""
     wanted = frozenset(also)
-    return {name: value for name, value in environ.items() if name in wanted or _is_harmless(name)}
-
-
-def _is_harmless(name: str) -> bool:
-    # Proxies are written in small letters as well.
-    return name in _NAMES or name.upper() in _PROXIES or name.startswith(_PREFIXES)
+    return {
+        name: value
+        for name, value in environ.items()
+        # Proxies are written in small letters as well.
+        if name in wanted or name in _NAMES or name.upper() in _PROXIES or name.startswith(_PREFIXES)
+    }

@@ -25,19 +25,11 @@ import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from batuta.backends.local.files import (
-    DirectoryPool,
-    move_to_trash,
-    read_json,
-    read_small,
-    write_json,
-    write_small,
-)
+from batuta.backends.local.files import DirectoryPool, move_to_trash, read_json, read_small, write_json, write_small
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
 from batuta.prediction import Run
@@ -57,46 +49,18 @@ class JobFiles:
 
     def __init__(self, root: Path, job: JobId) -> None:
         self._root = root.absolute()
-        self.folder = self._root / f"jobs/{folder_name(job)}"
-        self._runs: dict[int, Path] = {}
-
-    @cached_property
-    def history(self) -> Path:
-        return self.folder / "job.json"
-
-    @cached_property
-    def runs(self) -> Path:
-        return self.folder / "runs"
-
-    @cached_property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @cached_property
-    def progress(self) -> Path:
-        return self.folder / "progress.jsonl"
-
-    @cached_property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @cached_property
-    def work(self) -> Path:
-        return self.folder / "work"
-
-    @cached_property
-    def _logs(self) -> Path:
-        return self.folder / "logs"
-
-    @cached_property
-    def _setup_markers(self) -> Path:
-        return self.folder / "setup-markers"
+        self.folder = folder = self._root / f"jobs/{folder_name(job)}"
+        self.history = folder / "job.json"
+        self.runs = folder / "runs"
+        self.checkpoints = folder / "checkpoints"
+        self.progress = folder / "progress.jsonl"
+        self.result = folder / "result.json"
+        self.work = folder / "work"
+        self._logs = folder / "logs"
+        self._setup_markers = folder / "setup-markers"
 
     def run(self, number: int) -> Path:
-        found = self._runs.get(number)
-        if found is None:
-            found = self._runs[number] = self.folder / f"runs/{number}"
-        return found
+        return self.runs / str(number)
 
     def replica(self, number: int, rank: int) -> Path:
         return self.run(number) / str(rank)
@@ -106,7 +70,7 @@ class JobFiles:
         return self.run(number)
 
     def log(self, rank: int) -> Path:
-        return self.folder / f"logs/rank-{rank}.log"
+        return self._logs / f"rank-{rank}.log"
 
     def setup_marker(self, rank: int) -> Path:
         """Made when a rank has done its setup. All nodes are this machine: a resize does it not again."""
@@ -230,20 +194,11 @@ class RunRecord:
     def run_id(self, rank: int) -> str:
         return f"b-{_UNFIT.sub('-', self.job)[:80]}-{self.number}-{rank}-{self.key}"
 
-    def at_port(self, port: int) -> RunRecord:
-        return replace(self, port=port)
-
     def moved_to(self, placement: Placement) -> RunRecord:
         return replace(self, placement=placement, started_on=self.first)
 
-    def asked(self, now_s: float) -> RunRecord:
-        return replace(self, asked_s=now_s)
-
     def left(self, *, interrupted: bool = False) -> RunRecord:
         return replace(self, leaving=True, interrupted=interrupted)
-
-    def trailed(self) -> RunRecord:
-        return replace(self, trailing=True)
 
 
 def write_record(files: JobFiles, record: RunRecord) -> None:
@@ -257,54 +212,36 @@ def write_first_record(files: JobFiles, record: RunRecord) -> None:
 
 
 def _content(record: RunRecord) -> dict[str, Any]:
-    return {
-        "job": record.job,
-        "number": record.number,
-        "placement": _to_json(record.placement),
-        "started_on": None if record.started_on is None else _to_json(record.started_on),
-        "size": record.placement.units,
-        "ranks": record.ranks,
-        "port": record.port,
-        "started_s": record.started_s,
-        "key": record.key,
-        "asked_s": record.asked_s,
-        "leaving": record.leaving,
-        "interrupted": record.interrupted,
-        "trailing": record.trailing,
-    }
+    plain = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    for name in ("placement", "started_on"):
+        plain[name] = plain[name] and [[span.node, list(span.gpus)] for span in plain[name].spans]
+    return plain | {"size": record.placement.units}
 
 
 def read_record(files: JobFiles, number: int) -> RunRecord | None:
     """The record of a run; None when it was never written, so that nothing was ever started."""
+    content = read_json(_path(files, number))
     try:
-        return _record(read_json(_path(files, number)))
+        return RunRecord(
+            str(content["job"]),
+            int(content["number"]),
+            _placement(content["placement"]),
+            int(content["ranks"]),
+            int(content["port"]),
+            float(content["started_s"]),
+            str(content["key"]),
+            content["asked_s"],
+            bool(content["leaving"]),
+            bool(content["interrupted"]),
+            bool(content.get("trailing", False)),
+            None if content["started_on"] is None else _placement(content["started_on"]),
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def _path(files: JobFiles, number: int) -> Path:
     return files.run(number) / "run.json"
-
-
-def _record(content: Any) -> RunRecord:
-    return RunRecord(
-        str(content["job"]),
-        int(content["number"]),
-        _placement(content["placement"]),
-        int(content["ranks"]),
-        int(content["port"]),
-        float(content["started_s"]),
-        str(content["key"]),
-        content["asked_s"],
-        bool(content["leaving"]),
-        bool(content["interrupted"]),
-        bool(content.get("trailing", False)),
-        None if content["started_on"] is None else _placement(content["started_on"]),
-    )
-
-
-def _to_json(placement: Placement) -> list[Any]:
-    return [[span.node, list(span.gpus)] for span in placement.spans]
 
 
 def _placement(spans: Any) -> Placement:
@@ -346,13 +283,7 @@ class RunHistory:
 
     def keep(self) -> None:
         """Writes it down; what cannot be written now is written with the next end."""
-        content = {
-            "counted": self.counted,
-            "failures": self.failures,
-            "streak": self.streak,
-            "ran_s": self.ran_s,
-            "past": [dataclasses.asdict(run) for run in self.past],
-        }
+        content = {name: value for name, value in dataclasses.asdict(self).items() if name != "path"}
         with contextlib.suppress(OSError):
             write_json(self.path, content)
 
@@ -370,20 +301,16 @@ def past_run(record: RunRecord, checkpointed_s: float | None = None, stopped_s: 
 
 
 def read_run_history(path: Path) -> RunHistory:
-    """The ledger at a path; an empty one where there is none."""
+    """The history at a path; an empty one where there is none."""
     content = read_json(path)
     try:
-        return _run_history(path, content) if content is not None else RunHistory(path)
+        return RunHistory(
+            path,
+            int(content["counted"]),
+            int(content["failures"]),
+            int(content["streak"]),
+            float(content["ran_s"]),
+            [Run(**run) for run in content["past"]],
+        )
     except (KeyError, TypeError, ValueError):
         return RunHistory(path)
-
-
-def _run_history(path: Path, content: Any) -> RunHistory:
-    return RunHistory(
-        path,
-        int(content["counted"]),
-        int(content["failures"]),
-        int(content["streak"]),
-        float(content["ran_s"]),
-        [Run(**run) for run in content["past"]],
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from batuta.backends.local import processes
 from batuta.backends.local.context import GpuOccupancy, Timing, gpus_of
@@ -86,16 +87,13 @@ class JobManager:
         looks, polls = now_s >= self._look_s, now_s >= self._poll_s
         heard, self._heard = self._heard, {}
         dirty, self._dirty = self._dirty, set()
-        # An unexpected error ends one job, and not all.
         for job_run, run, rank in heard:
-            try:
+            with self._fenced(job_run, now_s):
                 run.look(rank)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
         if polls:
             self._read_reports(now_s)
         for job_run in list(self._active.values()):
-            try:
+            with self._fenced(job_run, now_s):
                 if job_run.run is not None and looks:
                     job_run.run.look_at_all()
                 if job_run.run is not None and polls:
@@ -103,20 +101,19 @@ class JobManager:
                         job_run.poll(now_s)
                 if looks or job_run.job.id in dirty or job_run.due_s <= now_s:
                     job_run.drive(now_s)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
         if looks:
             self._look_s = now_s + self._timing.look_s
         if polls:
             self._poll_s = now_s + self._timing.poll_s
         ready = self._is_ready()
         for job_run in list(self._active.values()):
-            try:
+            with self._fenced(job_run, now_s):
                 if ready and job_run.needs_start and self._is_free(job_run):
                     job_run.drive(now_s, can_start=True)
-            except Exception as error:
-                self._give_up(job_run, now_s, error)
-            self._retire(job_run)
+            if job_run.is_over:
+                self.runs.pop(job_run.job.id, None)
+            if not job_run.has_run and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
+                self._active.pop(job_run.job.id, None)
 
     def _read_reports(self, now_s: float) -> None:
         """Reads what all jobs report, and fits their curves side by side: one by one it takes far longer."""
@@ -128,14 +125,15 @@ class JobManager:
         with self._fence.around(REPORTS_PART):
             fit_together(meters)
 
-    def _give_up(self, job_run: JobRun, now_s: float, error: Exception) -> None:
-        _log.error(
-            "job %s is given up: something went wrong that should not",
-            job_run.job.id,
-            exc_info=error,
-            extra={"job": job_run.job.id},
-        )
-        job_run.give_up(now_s, error)
+    @contextlib.contextmanager
+    def _fenced(self, job_run: JobRun, now_s: float) -> Iterator[None]:
+        """Ends one job, and not all, at an unexpected error."""
+        try:
+            yield
+        except Exception as error:
+            job = job_run.job.id
+            _log.exception("job %s is given up: something went wrong that should not", job, extra={"job": job})
+            job_run.give_up(now_s, error)
 
     def close(self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
@@ -166,56 +164,42 @@ class JobManager:
             job_run.job.share is not None and other.job.share is not None and not other.is_going for other in others
         )
 
-    def _retire(self, job_run: JobRun) -> None:
-        if job_run.is_over:
-            self.runs.pop(job_run.job.id, None)
-        if not job_run.has_run and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
-            self._active.pop(job_run.job.id, None)
-
 
 _WITHIN_S = 15.0
 _UNSETTLED = frozenset((Phase.STARTING, Phase.RESIZING))
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedJob:
-    """What the World says of a living job."""
-
-    placement: Placement | None
-    phase: Phase
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do for it, unless something of it runs."""
-        return self.placement is None and self.phase is not Phase.STOPPING
+ExpectedJob: TypeAlias = tuple[Placement | None, Phase]
+"""What the World says of a living job."""
 
 
 def expected_jobs(world: World) -> dict[JobId, ExpectedJob]:
     """What `resume` wants to know, from a World that was recovered."""
     jobs = world.jobs
     return {
-        job: ExpectedJob(placement, jobs.phase_of(row))
+        job: (placement, jobs.phase_of(row))
         for row, (job, placement) in enumerate(zip(jobs.ids, jobs.placements, strict=True))
     }
 
 
-def recover(job_run: JobRun, files: JobFiles, held: ExpectedJob, now_s: float) -> None:
+def recover(job_run: JobRun, files: JobFiles, expected: ExpectedJob, now_s: float) -> None:
     """Brings a job's run state to where the last server left it; to drive it does the rest.
 
     The World was durable before any command was carried out: what it says is wanted. What runs is on disk,
     and so is how it ended, if it did.
     """
-    job_run.is_ending = held.phase is Phase.STOPPING
-    job_run.wanted = None if job_run.is_ending else held.placement
+    placement, phase = expected
+    job_run.is_ending = phase is Phase.STOPPING
+    job_run.wanted = None if job_run.is_ending else placement
     numbers = files.run_numbers()
     clear_runs(files, numbers[:-1])
     record = read_record(files, numbers[-1]) if numbers else None
-    if held.phase is Phase.BROKEN:
+    if phase is Phase.BROKEN:
         # It has lost GPUs, and the scheduler has not decided yet what to do about it.
         job_run.wanted = None if record is None else record.placement
     job_run.remember(now_s, record)
     if record is not None:
-        job_run.find(record, is_announced=held.phase not in _UNSETTLED)
+        job_run.find(record, is_announced=phase not in _UNSETTLED)
     else:
         clear_runs(files, numbers[-1:])  # nothing was started: its record was not even written
 

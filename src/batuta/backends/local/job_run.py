@@ -1,8 +1,7 @@
 """One job on this machine: driven from its current state to the desired one, from any state.
 
-`wanted` is a placement or None, and `is_ending` is true when the job shall end for good; commands set only
-these. `run` is what runs. `drive` observes it, asks `engine/jobs/reconcile.py` for the next actions, and
-carries them out.
+`wanted` is a placement or None, and `is_ending` is true when the job shall end for good; commands set only these. `run`
+is what runs. `drive` observes it, asks `engine/jobs/reconcile.py` for the next actions, and carries them out.
 """
 
 from __future__ import annotations
@@ -13,56 +12,17 @@ import math
 from dataclasses import dataclass, replace
 
 from batuta.backends.local.context import JobContext
-from batuta.backends.local.job_files import (
-    JobFiles,
-    RunHistory,
-    RunRecord,
-    past_run,
-    read_record,
-    read_run_history,
-)
-from batuta.backends.local.live_run import (
-    CannotLaunch,
-    LiveRun,
-    can_resize_in_place,
-    launch_run,
-    resize_in_place,
-    survivors_in,
-)
+from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, past_run, read_record, read_run_history
+from batuta.backends.local.live_run import CannotLaunch, LiveRun, can_resize_in_place, launch_run, resize_in_place
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.progress import ProgressFeed
 from batuta.core.cluster import Placement
 from batuta.core.event import JobEnded, JobInterrupted, JobStarted, TransitionTimed
 from batuta.core.job import Job, JobId, JobKind, JobState
-from batuta.core.reason import Evidence, Reason
+from batuta.core.reason import Reason
+from batuta.engine.jobs import reconcile as controller
 from batuta.engine.jobs.outcome import Outcome, RunEnd
-from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    Announce,
-    BackOff,
-    Conclude,
-    Desired,
-    Detach,
-    Fit,
-    GiveUp,
-    Grace,
-    Kill,
-    Maintain,
-    Observed,
-    ObservedRun,
-    RequestCheckpoint,
-    Resize,
-    RestartPolicy,
-    RunPhase,
-    Start,
-    Stay,
-    Stop,
-    StopProgress,
-    StopReason,
-    Vacate,
-    reconcile,
-)
+from batuta.engine.jobs.reconcile import Fit, Observed, ObservedRun, RunPhase, StopProgress
 from batuta.prediction import SpeedMeter
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
@@ -72,32 +32,22 @@ _LATE_S = 5.0
 """An end that is found so late happened while no server ran, or none could look."""
 
 
-@dataclass(slots=True)
-class TransitionSteps:
-    """How long the steps of a transition took so far."""
-
-    checkpoint_s: float | None = None
-    stop_s: float | None = None
-
-
 def server_fault(error: Exception) -> str:
     return f"a fault of the server, not of the job: {error!r} (server.log has the details)"
 
 
-def _limit(task: Task) -> Evidence:
-    return (("limit_s", task.max_exec_time_s or 0.0),)
-
-
+@dataclass(slots=True)
 class EventReporter:
     """Says what became of a job. Nothing of a run is thrown away before its end is durable."""
 
-    def __init__(self, context: JobContext, files: JobFiles, task: Task, job: JobId, history: RunHistory) -> None:
-        self.steps = TransitionSteps()
-        self._context = context
-        self._files = files
-        self._task = task
-        self._job = job
-        self._history = history
+    _context: JobContext
+    _files: JobFiles
+    _task: Task
+    _job: JobId
+    _history: RunHistory
+    checkpoint_s: float | None = None
+    stop_s: float | None = None
+    """How long the steps of the present transition took so far."""
 
     def started(self, run: LiveRun, now_s: float) -> None:
         run.is_announced = True
@@ -108,15 +58,11 @@ class EventReporter:
         start_s = None if since_s is None else max(0.0, since_s - run.record.started_s)
         self._timed(now_s, run.record.placement.size or 1, start_s)
 
-    def left(self, run: LiveRun, now_s: float) -> None:
-        """It has left its GPUs and has no others. The engine knows that since it wanted so."""
+    def vacated(self, run: LiveRun, now_s: float, *, moves: bool) -> None:
+        """It has left its GPUs, for others if it moves. The engine knows that since it wanted so."""
         self._files.discard_run(run.record.number)
-        if self.steps.stop_s is not None:
+        if self.stop_s is not None and not moves:
             self._timed(now_s, 0, None)
-
-    def moved(self, run: LiveRun) -> None:
-        """It has left its GPUs for others, on which it will be started."""
-        self._files.discard_run(run.record.number)
 
     def interrupted(self, now_s: float, not_before_s: float, outcome: Outcome, run: LiveRun | None = None) -> None:
         """It is gone, and waits again, at least until `not_before_s`."""
@@ -131,27 +77,20 @@ class EventReporter:
             self._context.later(lambda: self._files.discard_run(number))
 
     def ended(self, now_s: float, state: JobState, outcome: Outcome, run: LiveRun | None = None) -> None:
-        """It is over for good."""
         self._hand_over_result()
         detail = outcome.detail
-        survivors = () if run is None else survivors_in(run.states)
+        survivors = [] if run is None else [pid for state in run.states for pid in state.survivors]
         if survivors:
             note = f"processes {', '.join(map(str, survivors))} could not be killed"
             detail = f"{detail}; {note}" if detail else note
         ended_s = None if run is None else run.ended_s
-        found_late = ended_s is not None and ended_s < now_s - _LATE_S
-        self._context.emit(
-            JobEnded(
-                now_s,
-                self._job,
-                state,
-                exit_code=outcome.exit_code,
-                detail=detail,
-                ended_s=ended_s if found_late else None,
-                reason=Reason.TIME_LIMIT if outcome.end is RunEnd.TIME_LIMIT else None,
-                evidence=_limit(self._task) if outcome.end is RunEnd.TIME_LIMIT else None,
-            )
-        )
+        event = JobEnded(now_s, self._job, state, exit_code=outcome.exit_code, detail=detail)
+        if ended_s is not None and ended_s < now_s - _LATE_S:
+            event = replace(event, ended_s=ended_s)
+        if outcome.end is RunEnd.TIME_LIMIT:
+            limit = (("limit_s", self._task.max_exec_time_s or 0.0),)
+            event = replace(event, reason=Reason.TIME_LIMIT, evidence=limit)
+        self._context.emit(event)
         self._context.later(self._files.tidy)
 
     def broken(self, now_s: float, error: Exception) -> None:
@@ -170,8 +109,11 @@ class EventReporter:
             _log.exception("the result of job %s could not be handed over", self._job, extra={"job": self._job})
 
     def _timed(self, now_s: float, gpus: int, start_s: float | None) -> None:
-        steps, self.steps = self.steps, TransitionSteps()
-        self._context.emit(TransitionTimed(now_s, self._job, gpus, steps.checkpoint_s, steps.stop_s, start_s))
+        self._context.emit(TransitionTimed(now_s, self._job, gpus, self.checkpoint_s, self.stop_s, start_s))
+        self.begin_transition()
+
+    def begin_transition(self) -> None:
+        self.checkpoint_s = self.stop_s = None
 
 
 class JobRun:
@@ -192,6 +134,7 @@ class JobRun:
         self._task = task
         self._history = read_run_history(files.history)
         self._feed = ProgressFeed(files, task, job, context.ranks)
+        self._progress = self._feed.progress
         self._events = EventReporter(context, files, task, job.id, self._history)
         self._found: tuple[RunRecord, bool] | None = None
         """The run that a former server started and that is not adopted yet; whether it was announced."""
@@ -248,15 +191,14 @@ class JobRun:
         return self._feed.meter
 
     def poll(self, now_s: float, *, at_end: bool = False) -> None:
-        """Reads new progress reports."""
         news = self._feed.poll(now_s, at_end=at_end)
         if news is not None:
             self._context.emit(news)
-        saved = self._feed.checkpoints.news(now_s, at_last=at_end)
+        saved = self._progress.checkpoints.news(now_s, at_last=at_end)
         if saved is not None:
             self._context.emit(saved)
         if self.run is not None and self.run.going is StopProgress.NO and not at_end:
-            for found in self._feed.ranks.look(now_s):
+            for found in self._progress.ranks.look(now_s):
                 self._context.held_up(found)
 
     # ---------------------------------------------------------------------------- observe, decide, carry out
@@ -273,36 +215,36 @@ class JobRun:
         self._reconcile(self._observe(run, can_start), run, now_s)
 
     def _reconcile(self, observed: Observed, run: LiveRun | None, now_s: float) -> None:
-        decision = reconcile(self._desired(), observed, now_s)
+        decision = controller.reconcile(self._desired(), observed, now_s)
         self._deadline_s, self.due_s = decision.deadline_s, decision.due_s
         for action in decision.actions:
             self._carry_out(action, run, now_s)
         if self.run is not None and self.run.going is StopProgress.ASKED:
             self.due_s = min(self.due_s, now_s + self._context.timing.poll_asked_s)
 
-    def _desired(self) -> Desired:
+    def _desired(self) -> controller.Desired:
         timing, elastic = self._context.timing, self._task.elastic
         checkpoint_s = elastic.grace_s
-        if not self._feed.checkpoints.are_seen:
+        if not self._progress.checkpoints.are_seen:
             checkpoint_s = min(checkpoint_s, timing.unseen_grace(self._task))
-        return Desired(
+        return controller.Desired(
             self.wanted,
             is_ending=self.is_ending,
             is_closing=self.is_closing,
             saves_on_request=elastic.checkpoint is Checkpoint.ON_SIGNAL,
-            grace=Grace(checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s),
-            restart=RestartPolicy(self._task.max_restarts_on_errors, timing.backoff),
+            grace=controller.Grace(
+                checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s
+            ),
+            restart=controller.RestartPolicy(self._task.max_restarts_on_errors, timing.backoff),
         )
 
     def _observe(self, run: LiveRun | None, can_start: bool) -> Observed:
         if run is None:
             found = None if self._found is None else ObservedRun(is_adopted=False)
-            return Observed(
-                found,
-                is_concluded=self.is_over,
-                time_limit=self._time_limit() if self.needs_start else "",
-                can_start=can_start,
-            )
+            limit_s, time_limit = self._task.max_exec_time_s, ""
+            if limit_s is not None and self._history.ran_s >= limit_s and self.needs_start:
+                time_limit = f"it reached its time limit of {limit_s:g} s"
+            return Observed(found, is_concluded=self.is_over, time_limit=time_limit, can_start=can_start)
         is_asked = run.going is StopProgress.ASKED
         return Observed(
             ObservedRun(
@@ -311,8 +253,8 @@ class JobRun:
                 run.going,
                 is_announced=run.is_announced,
                 # A run that hangs does not answer.
-                can_save=run.all_run and not self._feed.ranks.is_hung,
-                has_saved=is_asked and (self._feed.checkpoints.has_answered(run.request) or run.is_answered),
+                can_save=run.all_run and not self._progress.ranks.is_hung,
+                has_saved=is_asked and (self._progress.checkpoints.has_answered(run.request) or run.is_answered),
                 deadline_s=self._deadline_s,
                 trails_until_s=self._trails_until_s(run),
             )
@@ -337,58 +279,49 @@ class JobRun:
             return math.inf
         return ended_s + self._task.elastic.grace_s
 
-    def _time_limit(self) -> str:
-        limit_s = self._task.max_exec_time_s
-        is_reached = limit_s is not None and self._history.ran_s >= limit_s
-        return f"it reached its time limit of {limit_s:g} s" if is_reached else ""
-
-    def _carry_out(self, action: Action, run: LiveRun | None, now_s: float) -> None:
+    def _carry_out(self, action: controller.Action, run: LiveRun | None, now_s: float) -> None:
         match action:
-            case Start(placement):
+            case controller.Start(placement):
                 self._start(placement, now_s)
-            case Adopt():
+            case controller.Adopt():
                 self._adopt()
-            case Conclude(state, outcome):
+            case controller.Conclude(state, outcome):
                 self._end(now_s, state, outcome, run)
-            case GiveUp(outcome):
+            case controller.GiveUp(outcome):
                 self._end(now_s, JobState.FAILED, outcome, run)
-            case BackOff(outcome, not_before_s):
+            case controller.BackOff(outcome, not_before_s):
                 self._history.keep()
                 self.wanted = None  # the engine will say anew what it wants
                 self._events.interrupted(now_s, not_before_s, outcome, run)
-            case Detach():
+            case controller.Detach():
                 pass  # all is on disk for the next server
             case _:
                 assert run is not None
                 self._carry_out_on_run(action, run, now_s)
 
-    def _carry_out_on_run(self, action: Action, run: LiveRun, now_s: float) -> None:
+    def _carry_out_on_run(self, action: controller.Action, run: LiveRun, now_s: float) -> None:
         match action:
-            case Announce():
+            case controller.Announce():
                 self._events.started(run, now_s)
-            case Maintain():
+            case controller.Maintain():
                 self._release(run, now_s)
-            case Resize():
+            case controller.Resize():
                 self._resize(run, now_s)
-            case RequestCheckpoint():
-                self._events.steps = TransitionSteps()
+            case controller.RequestCheckpoint():
+                self._events.begin_transition()
                 run.ask_for_checkpoint(now_s)
-                self._feed.asked(now_s)
-            case Stay():
+                self._progress.asked(now_s)
+            case controller.Stay():
                 run.stay()
-            case Stop():
+            case controller.Stop():
                 self._stop(run, action, now_s)
-            case Kill(force):
-                if force:
-                    run.kill_runners()
-                else:
-                    run.kill()
-            case Vacate(moves):
+            case controller.Kill(force=True):
+                run.kill_runners()
+            case controller.Kill():
+                run.kill()
+            case controller.Vacate(moves):
                 self._history.keep()
-                if moves:
-                    self._events.moved(run)
-                else:
-                    self._events.left(run, now_s)
+                self._events.vacated(run, now_s, moves=moves)
 
     # ------------------------------------------------------------------------------------------- the actions
 
@@ -416,7 +349,7 @@ class JobRun:
         run = LiveRun.find(self._files, record)
         run.is_announced = is_announced
         self._found = None
-        self._context.ports.claim(record.run_id(0), [record.port])
+        self._context.ports.claim(record.run_id(0), record.port)
         self._take(run)
 
     def _take(self, run: LiveRun) -> None:
@@ -462,15 +395,15 @@ class JobRun:
             self._released_s = math.inf
             self._context.occupancy.take(self.job.id, run.record.placement)
 
-    def _stop(self, run: LiveRun, stop: Stop, now_s: float) -> None:
+    def _stop(self, run: LiveRun, stop: controller.Stop, now_s: float) -> None:
         match stop.reason:
-            case StopReason.PEER_FAILED:
+            case controller.StopReason.PEER_FAILED:
                 run.stop(now_s)
-            case StopReason.TRAILING:
+            case controller.StopReason.TRAILING:
                 run.bring_up_the_rear(now_s)
-            case StopReason.LEAVE:
+            case controller.StopReason.LEAVE:
                 if run.going is StopProgress.NO:
-                    self._events.steps = TransitionSteps()
+                    self._events.begin_transition()
                 elif stop.has_saved:
                     self._note_checkpoint(run, now_s)
                 run.leave(now_s, interrupted=not self._is_planned(run))
@@ -478,9 +411,9 @@ class JobRun:
 
     def _note_checkpoint(self, run: LiveRun, now_s: float) -> None:
         run.checkpointed_s = now_s
-        if not self._feed.checkpoints.has_answered(run.request):
-            self._feed.checkpoints.saved(now_s)  # by a script that answers in the file alone
-        self._events.steps.checkpoint_s = now_s - (run.record.asked_s or now_s)
+        if not self._progress.checkpoints.has_answered(run.request):
+            self._progress.checkpoints.saved(now_s)  # by a script that answers in the file alone
+        self._events.checkpoint_s = now_s - (run.record.asked_s or now_s)
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -496,13 +429,16 @@ class JobRun:
         if not run.is_announced and run.all_have_run and not self._is_planned(run):
             self._events.started(run, now_s)
         self.poll(now_s, at_end=True)
-        self._feed.ended(now_s)
+        self._progress.ended(now_s)
         self._files.keep_result(record.number)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:
-            self._events.steps.stop_s = max(0.0, now_s - begun_s)
+            self._events.stop_s = max(0.0, now_s - begun_s)
         outcome = self._excused(run, run.judge())
-        self._note(run, outcome, now_s)
+        failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
+        unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not record.interrupted
+        past = past_run(record, run.checkpointed_s, now_s)
+        self._history.note(record.number, past, run.ran_s, failed=failed, unwanted=unwanted)
         self._settle(run, outcome, now_s)
 
     def _settle(self, run: LiveRun | None, outcome: Outcome, now_s: float) -> None:
@@ -537,12 +473,6 @@ class JobRun:
                     self._context.ports.release(record.run_id(0))
         self._context.occupancy.release(self.job.id)
         self._events.broken(now_s, error)
-
-    def _note(self, run: LiveRun, outcome: Outcome, now_s: float) -> None:
-        failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
-        unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not run.record.interrupted
-        past = past_run(run.record, run.checkpointed_s, now_s)
-        self._history.note(run.record.number, past, run.ran_s, failed=failed, unwanted=unwanted)
 
     def _end(self, now_s: float, state: JobState, outcome: Outcome, run: LiveRun | None = None) -> None:
         self.is_over, self.wanted = True, None

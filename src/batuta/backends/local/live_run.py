@@ -14,6 +14,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batuta.backends.local import processes
 from batuta.backends.local.addresses import NoPortFree
@@ -21,10 +22,10 @@ from batuta.backends.local.context import JobContext
 from batuta.backends.local.files import read_small
 from batuta.backends.local.job_files import JobFiles, RunRecord, write_first_record, write_record
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.mounts import CannotMount, link_mounts
-from batuta.backends.local.processes import ReplicaSpec, RunningReplica
+from batuta.backends.local.mounts import CannotMount, link_mounts, why_no_views
+from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Machine, plan_replicas, rank_count, workdir_of, write_hosts
-from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobKind
@@ -53,10 +54,9 @@ def judge(
 ) -> Outcome:
     """What became of a run whose replicas are all over.
 
-    `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same,
-    but only because the server went down; `trailing`: the others were told to stop when rank 0 had ended well
-    and they did not follow. `trouble`: why not all replicas could be started. `last_line` gives
-    the last line of a rank's log.
+    `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same, but only
+    because the server went down; `trailing`: the others were told to stop when rank 0 had ended well and they did not
+    follow. `trouble`: why not all replicas could be started. `last_line` gives the last line of a rank's log.
     """
     if states and all(has_succeeded(state) for state in states):
         return Outcome(RunEnd.SUCCEEDED, 0)
@@ -75,10 +75,7 @@ def judge(
 def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], str]) -> Outcome:
     """Attributes the end of a run that was not told to stop."""
     ranks = range(len(states))
-    for why, verdict in (
-        (ExitReason.SETUP_FAILED, RunEnd.FAILED_SETUP),
-        (ExitReason.TIME_LIMIT, RunEnd.TIME_LIMIT),
-    ):
+    for why, verdict in ((ExitReason.SETUP_FAILED, RunEnd.FAILED_SETUP), (ExitReason.TIME_LIMIT, RunEnd.TIME_LIMIT)):
         for rank in ranks:
             if states[rank].why is why:
                 return _told(verdict, states, rank, last_line)
@@ -98,17 +95,6 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
         first = min(failed, key=lambda rank: (states[rank].ended_s or 0.0, rank))
         return _told(RunEnd.FAILED, states, first, last_line)
     return Outcome(RunEnd.LOST, detail="it was stopped from outside")
-
-
-def has_failed(state: ReplicaState) -> bool:
-    """Whether a replica has ended in a way that is the end of the whole run."""
-    over = state.phase in {ReplicaPhase.EXITED, ReplicaPhase.ABSENT}
-    return over and not has_succeeded(state)
-
-
-def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
-    """Processes that not even SIGKILL could end."""
-    return tuple(pid for state in states for pid in state.survivors)
 
 
 def has_succeeded(state: ReplicaState) -> bool:
@@ -140,7 +126,8 @@ def _who(states: Sequence[ReplicaState], rank: int) -> str:
 
 def _how(state: ReplicaState) -> str:
     if state.signal is not None:
-        return f"was ended by signal {state.signal} ({_signal_name(state.signal)})"
+        name = next((one.name for one in signal.Signals if one == state.signal), "unknown")
+        return f"was ended by signal {state.signal} ({name})"
     if state.exit_code is not None:
         return f"exited with code {state.exit_code}"
     return "ended"
@@ -148,13 +135,6 @@ def _how(state: ReplicaState) -> str:
 
 def _code(state: ReplicaState) -> int | None:
     return 128 + state.signal if state.signal is not None else state.exit_code
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
 
 
 _OVER = frozenset((ReplicaPhase.EXITED, ReplicaPhase.ABSENT))
@@ -222,10 +202,6 @@ class LiveRun:
         return all(state.phase in _OVER for state in self.states)
 
     @property
-    def has_failed(self) -> bool:
-        return any(has_failed(state) for state in self.states)
-
-    @property
     def all_run(self) -> bool:
         """Whether all replicas are past their setup, and none has failed."""
         return all(
@@ -241,7 +217,7 @@ class LiveRun:
             return RunPhase.OVER
         if self.trouble or self.is_partial:
             return RunPhase.INCOMPLETE
-        if self.has_failed:
+        if any(state.phase in _OVER and not has_succeeded(state) for state in self.states):
             return RunPhase.FAILING
         return RunPhase.RUNNING if self.all_run else RunPhase.STARTING
 
@@ -270,8 +246,7 @@ class LiveRun:
     @property
     def running_since_s(self) -> float | None:
         """When the last replica began to run."""
-        begun = [state.run_begun_s for state in self.states if state.run_begun_s is not None]
-        return max(begun, default=None)
+        return max((state.run_begun_s for state in self.states if state.run_begun_s is not None), default=None)
 
     @property
     def is_answered(self) -> bool:
@@ -309,7 +284,7 @@ class LiveRun:
     # ------------------------------------------------------------------------------------ on its way out
 
     def ask_for_checkpoint(self, now_s: float) -> None:
-        self._note(self.record.asked(now_s))
+        self._note(replace(self.record, asked_s=now_s))
         self.look(0)
         self.request = self.states[0].checkpoint_request + 1
         self.checkpointed_s = None
@@ -341,7 +316,7 @@ class LiveRun:
 
     def bring_up_the_rear(self, now_s: float) -> None:
         """Stops those that did not end with rank 0, which ended well: so the run has, too."""
-        self._note(self.record.trailed())
+        self._note(replace(self.record, trailing=True))
         self.stop(now_s)
 
     def destroy(self) -> None:
@@ -408,20 +383,20 @@ def launch_run(
 ) -> LiveRun:
     """The run number `number` of a job, just started; see its `trouble` when not all of it could be.
 
-    CannotLaunch when nothing could be started, because the disk is full for example; CannotMount when it
-    never can be.
+    CannotLaunch when nothing could be started now, CannotMount when it never can be.
     """
     ranks = rank_count(job, placement)
     record = RunRecord(job.id, number, placement, ranks, port=0, started_s=now_s)
     owner = record.run_id(0)
     try:
         if not context.machine.knows(placement):
-            raise CannotLaunch(f"this machine does not have {_shown(placement)}")
+            shown = ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
+            raise CannotLaunch(f"this machine does not have {shown}")
         files.prepare(number, context.directory_pool)
-        if task.file_mounts and not image_of(task.image_id) and context.machine.mounts.why_not():
+        if task.file_mounts and not image_of(task.image_id) and why_no_views():
             relative = [mount for mount in task.file_mounts if is_relative_target(mount.target)]
             link_mounts(relative, workdir_of(task, files))
-        record = record.at_port(context.ports.reserve(owner)[0])
+        record = replace(record, port=context.ports.reserve(owner))
         specs = plan_replicas(context.machine, files, task, job, record, limit_s)
         return LiveRun.start(files, record, specs)
     except CannotMount:
@@ -431,10 +406,6 @@ def launch_run(
         context.ports.release(owner)
         files.discard_run(number)
         raise CannotLaunch(f"it could not be started: {problem}") from problem
-
-
-def _shown(placement: Placement) -> str:
-    return ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
 
 
 def can_resize_in_place(machine: Machine, job: Job, record: RunRecord, wanted: Placement) -> bool:

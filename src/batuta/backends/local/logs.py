@@ -10,9 +10,8 @@ import contextlib
 import json
 import os
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -45,10 +44,6 @@ class Piece:
     @property
     def end(self) -> int:
         return self.begin + len(self.data)
-
-    @property
-    def text(self) -> str:
-        return self.data.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,7 @@ class ReplicaLog:
             at = span.end
             earliest = max(span.begin, span.end - _TAIL_BYTES)
             # A newline at the very end ends the last line; it does not begin another.
-            wanted = lines + 1 if _byte_at(segments, span.end - 1) == b"\n" else lines
+            wanted = lines + 1 if _bytes(segments, span.end - 1, span.end) == b"\n" else lines
             if lines <= 0:
                 return span.end
             while at > earliest:
@@ -108,7 +103,10 @@ class ReplicaLog:
                 data = _bytes(segments, block, at)
                 found = data.count(b"\n")
                 if found >= wanted:
-                    return block + _nth_last_newline(data, wanted) + 1
+                    end = len(data)
+                    for _ in range(wanted):
+                        end = data.rfind(b"\n", 0, end)
+                    return block + end + 1
                 wanted -= found
                 at = block
             return earliest
@@ -118,26 +116,6 @@ class ReplicaLog:
         begin = self.tail_offset(lines)
         text = b"".join(piece.data for piece in self.pieces(begin, begin + _TAIL_BYTES))
         return text.decode("utf-8", "replace").removesuffix("\n").split("\n") if text else []
-
-    def follow(
-        self, offset: int, stop: threading.Event, is_over: Callable[[], bool], poll_s: float = 0.1
-    ) -> Iterator[Piece]:
-        """Pieces from an offset on, as they are written, until the replica is over or `stop` is set.
-
-        A piece does not end within a character. After a broken connection, go on at the last piece's `end`.
-        """
-        while not stop.is_set():
-            over = is_over()  # asked before reading: what was written before the end is then read
-            piece = self.read(offset)
-            if piece.data and not over:
-                piece = Piece(piece.begin, piece.data[: _whole_characters(piece.data)])
-            if piece.data:
-                yield piece
-                offset = piece.end
-            elif over:
-                return
-            else:
-                stop.wait(poll_s)
 
     @contextlib.contextmanager
     def _segments(self) -> Iterator[list[_Segment]]:
@@ -149,7 +127,8 @@ class ReplicaLog:
                 place = self._place()
                 if _is_still(self._path, newer) and _is_still(self._older_path, older):
                     # It may be that a rotation could not be noted, on a full disk: then not for ever.
-                    if place is None or _is_about(place, newer, older) or attempt > _ATTEMPTS // 2:
+                    inodes = [opened[1].st_ino for opened in (newer, older) if opened is not None]
+                    if place is None or place[1] in inodes or attempt > _ATTEMPTS // 2:
                         yield _arrange(newer, older, place)
                         return
                     time.sleep(0.001)
@@ -183,10 +162,6 @@ def _is_still(path: Path, opened: _Opened | None) -> bool:
         return opened is None
 
 
-def _is_about(place: tuple[int, int], newer: _Opened | None, older: _Opened | None) -> bool:
-    return any(opened is not None and opened[1].st_ino == place[1] for opened in (newer, older))
-
-
 def _arrange(newer: _Opened | None, older: _Opened | None, place: tuple[int, int] | None) -> list[_Segment]:
     """Gives both files their offsets."""
     older_bytes = older[1].st_size if older else 0
@@ -215,24 +190,3 @@ def _bytes(segments: list[_Segment], begin: int, end: int) -> bytes:
         if low < high:
             parts.append(os.pread(segment.file, high - low, low - segment.begin))
     return b"".join(parts)
-
-
-def _byte_at(segments: list[_Segment], offset: int) -> bytes:
-    return _bytes(segments, offset, offset + 1)
-
-
-def _nth_last_newline(data: bytes, count: int) -> int:
-    at = len(data)
-    for _ in range(count):
-        at = data.rfind(b"\n", 0, at)
-    return at
-
-
-def _whole_characters(data: bytes) -> int:
-    """How many of the bytes end with a whole UTF-8 character; all of them when they are none anyway."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:  # not a continuation: where the last character begins
-            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return len(data) - back if length > back else len(data)
-    return len(data)

@@ -1,9 +1,8 @@
 """`file_mounts` and `~/sky_workdir` where all nodes are this machine: seen by the job's processes alone.
 
-Each replica gets a mount namespace of its own (supervisor/mount_namespace.py), in which what a task wants
-mounted is bound to where it wants it. Nothing is left at the targets, and what is there already is not
-touched: it is only not seen by the job. A target below `~` is in the job's home, a relative one in the
-working directory.
+Each replica gets a mount namespace of its own (supervisor/mount_namespace.py), in which what a task wants mounted is
+bound to where it wants it. Nothing is left at the targets, and what is there already is not touched: it is only not
+seen by the job. A target below `~` is in the job's home, a relative one in the working directory.
 
 `~/sky_workdir` is the working directory, as scripts written for SkyPilot expect it. It is part of every view,
 and of every replica of a server that runs as root; for others a view takes a user namespace, in which `sudo`
@@ -15,11 +14,11 @@ Where the machine gives no views, tasks that need one are refused; relative targ
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -36,29 +35,14 @@ class CannotMount(Exception):
     """A mount cannot be had, and a second try would not help."""
 
 
-class PrivateMounts:
-    """Whether this machine gives jobs private views, found out when it is first asked. For any thread."""
-
-    def __init__(self) -> None:
-        self._asking = threading.Lock()
-        self._why_not: str | None = None
-
-    def why_not(self) -> str:
-        """Why it does not; empty when it does."""
-        with self._asking:
-            if self._why_not is None:
-                self._why_not = _probe()
-            return self._why_not
-
-
-def view_of(task: Task, workdir: Path, home: str, mounts: PrivateMounts) -> list[BindMount]:
+def view_of(task: Task, workdir: Path, home: str) -> list[BindMount]:
     """What a replica sees beside what is there. CannotMount where it needs a view that cannot be had."""
     needed = [mount for mount in task.file_mounts if not is_relative_target(mount.target)]
     sky = task.mentions_sky_workdir
     is_root = os.geteuid() == 0
     if not (task.file_mounts or sky or is_root) or sys.platform != "linux":
         return []
-    if why := mounts.why_not():
+    if why := why_no_views():
         if needed or sky:
             target = needed[0].target if needed else "~/sky_workdir"
             raise CannotMount(f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})")
@@ -68,7 +52,7 @@ def view_of(task: Task, workdir: Path, home: str, mounts: PrivateMounts) -> list
     is_inside = os.path.realpath(workdir).startswith(os.path.realpath(own) + "/")
     return [
         BindMount(str(workdir), own, optional=not sky or is_inside),
-        *(BindMount(mount.source, _place(mount.target, workdir, home)) for mount in task.file_mounts),
+        *(BindMount(mount.source, place_of(mount.target, workdir, home)) for mount in task.file_mounts),
     ]
 
 
@@ -95,23 +79,18 @@ def link_mounts(mounts: Iterable[Mount], workdir: Path) -> None:
         try:
             if not _is_linked(mount, target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _link(mount, target)
+                target.symlink_to(mount.source)
         except OSError as problem:
-            raise CannotMount(f"file_mounts: {target} cannot be made: {problem.strerror}") from problem
+            # Another job may have been faster.
+            if not isinstance(problem, FileExistsError) or not _is_linked(mount, target):
+                raise CannotMount(f"file_mounts: {target} cannot be made: {problem.strerror}") from problem
 
 
-def _place(target: str, workdir: Path, home: str) -> str:
+def place_of(target: str, workdir: Path, home: str) -> str:
+    """The path of a mount's target: below `~` in the job's home, a relative one in its working directory."""
     if target == "~" or target.startswith("~/"):
         return os.path.normpath(f"{home}/{target[2:]}")
     return os.path.normpath(workdir / target)  # an absolute one stays as it is
-
-
-def _link(mount: Mount, target: Path) -> None:
-    try:
-        target.symlink_to(mount.source)
-    except FileExistsError:
-        if not _is_linked(mount, target):  # another job may have been faster
-            raise
 
 
 def _is_linked(mount: Mount, target: Path) -> bool:
@@ -122,7 +101,9 @@ def _is_linked(mount: Mount, target: Path) -> bool:
     raise CannotMount(f"file_mounts: something else than {mount.source} is at {target} already")
 
 
-def _probe() -> str:
+@functools.cache
+def why_no_views() -> str:
+    """Why this machine gives jobs no private views; empty when it does. Found out when it is first asked."""
     if sys.platform != "linux":
         return "this is not Linux"
     words: Sequence[str] = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]

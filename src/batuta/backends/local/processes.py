@@ -6,10 +6,9 @@ A replica has a directory for each of its runs, used once:
     state.json    how it goes, written by the runner (supervisor/report.py); never half-written
     setup.sh, run.sh, runner.err
 
-The server starts a runner and may then be killed at any instant: the lock passes from the server to the
-runner with no moment in between at which it is free. So `spec.json` without `state.json` is either a
-replica that is just starting (locked) or one that will never start (not locked); a new server cannot
-take one for the other.
+The server starts a runner and may then be killed at any instant: the lock passes from the server to the runner with no
+moment in between at which it is free. So `spec.json` without `state.json` is either a replica that is just starting
+(locked) or one that will never start (not locked); a new server cannot take one for the other.
 
 When a runner is gone, the processes of its run are found and killed. The kernel ends the main process with
 its runner; what the main process has forked loses its ancestors and lives on. It is found by `BATUTA_RUN` in
@@ -30,15 +29,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.backends.local import runner
-from batuta.backends.local.runner_protocol import (
-    ReplicaPhase,
-    ReplicaSpec,
-    ReplicaState,
-    read_state,
-    write_spec,
-    write_state,
-)
+from batuta.backends.local import runner, runner_protocol
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 from batuta.backends.local.supervisor.process_tree import Entry
 
@@ -87,22 +79,6 @@ def _is_member(entry: Entry, session: process_tree.Process | None) -> bool:
     return leader is None or leader.start == session[1]
 
 
-__all__ = [
-    "ReplicaSpec",
-    "ReplicaState",
-    "RunExists",
-    "RunningReplica",
-    "adopt",
-    "clean_up",
-    "find_leftovers",
-    "kill",
-    "kill_leftovers",
-    "launch",
-    "observe",
-    "request_checkpoint",
-    "stop",
-]
-
 _LOCK_FILE = 3
 _STARTS_WITHIN_S = 10.0
 _REMOVES_WITHIN_S = 30.0
@@ -130,10 +106,7 @@ class RunningReplica:
 
 
 def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
-    """Starts a replica. It goes on whatever becomes of this process.
-
-    OSError when it cannot be started (no space, no processes left); then nothing runs.
-    """
+    """Starts a replica, which goes on whatever becomes of this process. OSError when that is not possible."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         lock = os.open(run_dir / "spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -141,7 +114,7 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
         raise RunExists(str(run_dir)) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for an observe() of the same moment
-        write_spec(lock, run_dir, spec)
+        runner_protocol.write_spec(lock, run_dir, spec)
         pid = _spawn(run_dir, spec.run_id, lock)
     finally:
         os.close(lock)  # the runner has it as well, so it stays locked
@@ -150,16 +123,16 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
 
 def observe(run_dir: Path) -> ReplicaState:
     """How a replica is now: what its runner wrote last, unless the runner is gone without having ended it."""
-    state = read_state(run_dir)
+    state = runner_protocol.read_state(run_dir)
     if state is None:
         if _is_locked(run_dir):
             return ReplicaState(phase=ReplicaPhase.STARTING)
-        state = read_state(run_dir)  # it may have run and ended since
+        state = runner_protocol.read_state(run_dir)  # it may have run and ended since
         if state is None:
             return ReplicaState(phase=ReplicaPhase.ABSENT, error=_complaint(run_dir))
     if state.phase is ReplicaPhase.EXITED or _runs(run_dir, state):
         return state
-    last = read_state(run_dir) or state
+    last = runner_protocol.read_state(run_dir) or state
     return last if last.phase is ReplicaPhase.EXITED else last.lost(_complaint(run_dir))
 
 
@@ -187,7 +160,7 @@ def clean_up(run_dir: Path) -> ReplicaState:
     _remove_container(run_dir)
     left = find_leftovers(state.run_id, session=state.session)
     final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
-    write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
+    runner_protocol.write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
     return final
 
 
@@ -203,11 +176,7 @@ def _remove_container(run_dir: Path) -> None:
 
 
 def request_checkpoint(replica: RunningReplica) -> bool:
-    """Asks the replica's processes to write a checkpoint; False when the runner is gone.
-
-    The request has a number, which is in the state once it is made. Processes without a handler of SIGUSR1
-    are spared the signal.
-    """
+    """Asks for a checkpoint, whose number is in the state once it is asked for; False when the runner is gone."""
     return _tell(replica, signal.SIGUSR1)
 
 

@@ -1,9 +1,8 @@
 """What a job reports, from its files to the engine: new lines in, measured speed and progress out.
 
-Beside `progress.jsonl`, Voda's per-epoch CSV is read where a script that was written for Voda leaves one.
-That is the file that `VODA_METRICS_CSV` in the task's `envs` names (relative to its working directory), or
-else the first `*.csv` in `$BATUTA_CHECKPOINT_DIR`, or beside it in the job's folder, whose first line has
-`epoch` and `epoch_time_sec`.
+Beside `progress.jsonl`, Voda's per-epoch CSV is read where a script that was written for Voda leaves one. That is the
+file that `VODA_METRICS_CSV` in the task's `envs` names (relative to its working directory), or else the first `*.csv`
+in `$BATUTA_CHECKPOINT_DIR`, or beside it in the job's folder, whose first line has `epoch` and `epoch_time_sec`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from batuta.backends.local.replica_plan import workdir_of
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
-from batuta.engine.jobs.progress import CheckpointWatch, JobProgress, TimedReport, sample_of
+from batuta.engine.jobs.progress import JobProgress, TimedReport, sample_of
 from batuta.engine.stragglers.rank_watch import RankRules, RankWatch
 from batuta.prediction import Run, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line, parse_voda_csv
@@ -31,26 +29,17 @@ from batuta.spec.task_resources import rank_settings
 _MOST_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TailPosition:
-    """How far a file has been read. Kept in the journal, it spares a new server what the old one has read."""
-
-    inode: int = 0
-    offset: int = 0
-
-
 class ProgressTail:
     """Yields each complete line of a file once, as the file grows; starts again when it is replaced or cut.
 
     One poll of a file that has not changed is one `stat`. A poll reads at most `most_bytes`; a line longer
-    than that is left out and counted in `skipped_bytes`.
+    than that is left out.
     """
 
-    def __init__(self, path: Path, position: TailPosition | None = None, most_bytes: int = _MOST_BYTES) -> None:
-        self.position = position or TailPosition()
-        self.skipped_bytes = 0
+    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
         self._path = path
         self._most_bytes = most_bytes
+        self._inode = self._offset = 0
         self._in_long_line = False
 
     def poll(self, *, at_end: bool = False) -> list[str]:
@@ -59,21 +48,17 @@ class ProgressTail:
             found = os.stat(self._path)
         except OSError:
             return []
-        if found.st_ino != self.position.inode:
-            rest = self._rest_of_rotated()
-            if rest:
+        if found.st_ino != self._inode:
+            # What is unread of the file that had our name before, if it was moved to `.1`.
+            rotated = self._path.with_name(f"{self._path.name}.1")
+            if self._inode and (rest := self._read(rotated, at_end=True)):
                 return rest
             self._go_to(found.st_ino, 0)
-        elif found.st_size < self.position.offset:
+        elif found.st_size < self._offset:
             self._go_to(found.st_ino, 0)
-        if found.st_size == self.position.offset:
+        if found.st_size == self._offset:
             return []
         return self._read(self._path, at_end=at_end)
-
-    def _rest_of_rotated(self) -> list[str]:
-        """What is unread of the file that had our name before, if it was moved to `.1`."""
-        rotated = self._path.with_name(self._path.name + ".1")
-        return self._read(rotated, at_end=True) if self.position.inode else []
 
     def _read(self, path: Path, *, at_end: bool) -> list[str]:
         try:
@@ -82,34 +67,27 @@ class ProgressTail:
         except OSError:
             return []
         try:
-            if os.fstat(file).st_ino != self.position.inode:
+            if os.fstat(file).st_ino != self._inode:
                 return []  # replaced this instant: next time
-            data = os.pread(file, self._most_bytes, self.position.offset)
+            data = os.pread(file, self._most_bytes, self._offset)
         except OSError:
             return []  # a folder, or the disk is broken
         finally:
             os.close(file)
-        whole = data.rfind(b"\n") + 1
-        if at_end and len(data) < self._most_bytes:
-            whole = len(data)
+        is_full = len(data) == self._most_bytes
+        whole = len(data) if at_end and not is_full else data.rfind(b"\n") + 1
         if whole == 0:
-            if len(data) == self._most_bytes:
-                self._skip(len(data))
+            if is_full:
+                self._go_to(self._inode, self._offset + len(data), in_long_line=True)
             return []
-        self._go_to(self.position.inode, self.position.offset + whole, in_long_line=self._in_long_line)
         lines = data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")
         if self._in_long_line:
-            self.skipped_bytes += len(lines.pop(0))
-            self._in_long_line = False
+            del lines[0]
+        self._go_to(self._inode, self._offset + whole)
         return lines
 
-    def _skip(self, count: int) -> None:
-        self._go_to(self.position.inode, self.position.offset + count, in_long_line=True)
-        self.skipped_bytes += count
-
     def _go_to(self, inode: int, offset: int, *, in_long_line: bool = False) -> None:
-        self.position = TailPosition(inode, offset)
-        self._in_long_line = in_long_line
+        self._inode, self._offset, self._in_long_line = inode, offset, in_long_line
 
 
 CSV_VARIABLE = "VODA_METRICS_CSV"
@@ -132,7 +110,6 @@ class VodaSource:
         self._rows = 0
 
     def poll(self, now_s: float, *, at_end: bool = False) -> Sequence[ProgressReport]:
-        """The rows that are new."""
         if now_s < self._look_s and not at_end:
             return ()
         if self._path is None:
@@ -199,23 +176,15 @@ class ProgressFeed:
 
     def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
         self._job = job
-        self._progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
-        self.meter: SpeedMeter = self._progress.know(job).meter
+        self.progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
+        self.meter: SpeedMeter = self.progress.know(job).meter
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
-
-    @property
-    def ranks(self) -> RankWatch:
-        return self._progress.ranks
-
-    @property
-    def checkpoints(self) -> CheckpointWatch:
-        return self._progress.checkpoints
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
         reports = self._read(now_s, at_end=False)
-        self._progress.note(_timed(report, now_s) for report in reports)
+        self.progress.note(_timed(report, now_s) for report in reports)
         # A report without a time says how far the job was, and nothing any more about speed.
         time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
         samples = []
@@ -229,25 +198,17 @@ class ProgressFeed:
 
     def began(self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()) -> None:
         """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
-        self._progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
-
-    def ended(self, time_s: float) -> None:
-        self._progress.ended(time_s)
-
-    def asked(self, time_s: float) -> None:
-        """A checkpoint was asked for; what is made from now on counts."""
-        self._progress.asked(time_s)
+        self.progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
-        """Reads what is new."""
         reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end)]
-        self._progress.note(reports)
-        self._progress.measure(reports, now_s)
+        self.progress.note(reports)
+        self.progress.measure(reports, now_s)
 
     def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
         """The same, and an event when it is worth one: at the end of a run, whatever is new."""
         self.read(now_s, at_end=at_end)
-        return self._progress.news(now_s, at_last=at_end)
+        return self.progress.news(now_s, at_last=at_end)
 
     def _read(self, now_s: float, *, at_end: bool) -> list[ProgressReport]:
         found: list[ProgressReport] = []

@@ -23,24 +23,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from batuta.backends.local.addresses import node_addresses
-from batuta.backends.local.containers import (
-    Container,
-    ContainerRuntimes,
-    container_env,
-    container_run,
-    mounts_of,
-)
+from batuta.backends.local.addresses import node_address
+from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
-from batuta.backends.local.mounts import PrivateMounts, lock_folder, view_of
-from batuta.backends.local.processes import ReplicaSpec
+from batuta.backends.local.mounts import lock_folder, view_of
+from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobKind
 from batuta.spec.replica_env import ReplicaContext, build_run_env, setup_env_changes
@@ -83,52 +75,6 @@ class HostGpus:
         return dict(env)
 
 
-Hosts: TypeAlias = Sequence[tuple[str, int]]
-"""Names and slots."""
-
-HERE = "localhost"
-
-
-class HostfileStyle(StrEnum):
-    """How a line says how many slots a host has."""
-
-    OPEN_MPI = "open-mpi"  # localhost slots=4
-    MPICH = "mpich"  # localhost:4, Intel MPI and Horovod too
-
-
-def local_hosts(slots_per_node: Sequence[int]) -> Hosts:
-    """A job's nodes as what they are: slots of this machine."""
-    return [(HERE, sum(slots_per_node))] if sum(slots_per_node) else []
-
-
-def write_hostfile(path: Path, hosts: Hosts, style: HostfileStyle = HostfileStyle.OPEN_MPI) -> None:
-    """Writes a host file, or a new version of it."""
-    separator = " slots=" if style is HostfileStyle.OPEN_MPI else ":"
-    _replace(path, "".join(f"{name}{separator}{slots}\n" for name, slots in hosts), 0o644)
-
-
-def write_discovery_script(script: Path, hosts: Hosts) -> None:
-    """Writes a script for `horovodrun --host-discovery-script`: it prints the hosts of the moment it runs."""
-    update_discovery(script, hosts)
-    _replace(script, f"#!/bin/sh\nexec cat {shlex.quote(str(_list_of(script).absolute()))}\n", 0o755)
-
-
-def update_discovery(script: Path, hosts: Hosts) -> None:
-    """Changes what the discovery script prints."""
-    write_hostfile(_list_of(script), hosts, HostfileStyle.MPICH)
-
-
-def _list_of(script: Path) -> Path:
-    return script.with_name(script.name + ".hosts")
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(mode)
-    os.replace(draft, path)
-
-
 Device: TypeAlias = str | int
 _NEEDS_BASHRC = re.compile(r"(?:^|[\s;&|('\"`/])conda(?=$|[\s;&|)'\"`])|\.bashrc\b", re.MULTILINE)
 _BASHRC: Final = "bashrc.sh"
@@ -168,16 +114,13 @@ class Machine:
     addresses: Mapping[NodeName, int]
     """Each node's index, which gives it its address."""
     devices: Mapping[NodeName, Sequence[Device]]
-    """Each node's GPUs as CUDA knows them."""
     inherited: Mapping[str, str]
     """Of the server's environment."""
     doorbell: Path
     sdk: Path
     """For PYTHONPATH: scripts in environments of their own find the SDK there."""
-    log_cap_bytes: int
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
-    mounts: PrivateMounts = field(default_factory=PrivateMounts)
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -191,7 +134,6 @@ def workdir_of(task: Task, files: JobFiles) -> Path:
 
 
 def rank_count(job: Job, placement: Placement) -> int:
-    """How many replicas are started."""
     return 1 if job.kind in _LED_BY_ONE else len(placement.workers(job.gpus_per_replica))
 
 
@@ -200,7 +142,7 @@ def plan_replicas(
 ) -> list[ReplicaSpec]:
     """What to start, by rank. Writes the host lists; OSError when that is not possible."""
     workers = record.placement.workers(job.gpus_per_replica)
-    ips = tuple(node_addresses([machine.addresses[worker.node] for worker in workers]))
+    ips = tuple(node_address(machine.addresses[worker.node]) for worker in workers)
     led_by_one = job.kind in _LED_BY_ONE
     more = write_hosts(files.control(record.number), record.placement) if led_by_one else {}
     specs = []
@@ -259,7 +201,6 @@ def _spec(
         setup_lock=None if setup is None else files.setup_lock(node),
         setup_awaits=[] if setup is None else [files.setup_marker(other) for other in range(record.ranks)],
         folders=files.replica_folders(with_setup=setup is not None),
-        log_cap_bytes=machine.log_cap_bytes,
         grace_s=task.elastic.grace_s,
         time_limit_s=time_limit_s,
         # All replicas are signalled, but a request has one number.
@@ -271,7 +212,7 @@ def _spec(
     if "BASH_ENV" not in env and _NEEDS_BASHRC.search(f"{task.setup}\n{task.run}"):
         before = files.replica(record.number, rank) / _BASHRC
         spec = replace(spec, env={**env, "BASH_ENV": str(before)}, files={_BASHRC: _READ_BASHRC})
-    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()), machine.mounts)
+    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()))
     return replace(spec, view=view, view_locks=lock_folder()) if view else spec
 
 
@@ -293,38 +234,27 @@ def _in_container(
     wanted += [(mount.target.rstrip("/"), mount.source) for mount in task.file_mounts]
     mounts = mounts_of([files.folder, spec.cwd], wanted, spec.cwd, runtime.home(container))
     container = replace(container, mounts=mounts)
-    scripts = {"run": task.run} if spec.setup is None else {"run": task.run, "setup": task.setup}
-    made = container_run(runtime, container, scripts, spec.cwd, spec.env, spec.setup_env, machine.containers.client_env)
     # Each container is a new file system: its setup is done in each run, and not once for all.
     prepared = [files.replica(record.number, other) / "prepared" for other in range(record.ranks)]
-    return replace(
-        spec,
-        setup=made.setup,
-        run=made.run,
-        cleanup=made.cleanup,
-        files=made.files,
-        env=made.env,
-        cwd=Path("/"),
-        setup_env={},
-        setup_marker=prepared[rank],
-        setup_lock=None,
-        setup_awaits=prepared,
-    )
+    spec = replace(spec, setup_marker=prepared[rank], setup_lock=None, setup_awaits=prepared)
+    return in_container(spec, runtime, container, machine.containers.client_env)
 
 
 def write_hosts(control: Path, placement: Placement) -> dict[str, str]:
     """Writes the host lists of a job that starts its own workers; the variables that name them."""
-    # One slot for each GPU, or for each replica of a CPU-only job.
-    slots = Counter[NodeName]()
-    for span in placement.spans:
-        slots[span.node] += len(span.gpus) or 1
-    hosts = local_hosts(list(slots.values()))
+    slots = placement.units  # one for each GPU, or for each replica of a CPU-only job
     open_mpi, mpich, script = control / "hostfile", control / "hostfile.mpich", control / "discover-hosts.sh"
-    write_hostfile(open_mpi, hosts)
-    write_hostfile(mpich, hosts, HostfileStyle.MPICH)
-    write_discovery_script(script, hosts)
+    for path, text, mode in (
+        (open_mpi, f"localhost slots={slots}\n", 0o644),
+        (mpich, f"localhost:{slots}\n", 0o644),  # as Intel MPI and Horovod want it, too
+        (script, f"#!/bin/sh\nexec cat {shlex.quote(str(mpich.absolute()))}\n", 0o755),
+    ):
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text(text, encoding="utf-8")
+        draft.chmod(mode)
+        os.replace(draft, path)
     env = {
-        "BATUTA_NUM_PROCS": str(placement.units),
+        "BATUTA_NUM_PROCS": str(slots),
         "BATUTA_HOSTFILE": str(open_mpi),
         "BATUTA_DISCOVERY_SCRIPT": str(script),
         "OMPI_MCA_orte_default_hostfile": str(open_mpi),

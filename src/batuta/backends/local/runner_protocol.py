@@ -36,18 +36,15 @@ class BindMount(NamedTuple):
 class ReplicaSpec:
     """One run of one replica. A command is an argument list, or the text of a shell script.
 
-    `run_id` has to be unique on this machine, among all servers and for all time: leftovers are killed by it.
-    `env` is the whole environment of the command, to which the runner adds `BATUTA_RUN`; `setup_env` is added
-    and taken away (None) for setup. Setup is skipped when `setup_marker` exists, which is made after it has
-    succeeded; of those with the same `setup_lock` one runs at a time; the command starts when all of
-    `setup_awaits` are there.
-    `folders` are made where they are not there yet. `checkpoint_request` is the file into which the number of
-    a request for a checkpoint is written, `doorbell` the FIFO of a `Watch`.
-    `view` is what setup and the command see beside what is there, `view_locks` the folder in which the mount
-    points of all views are noted.
-    `files` are written into the directory of the run, for its owner alone. `cleanup` removes the container of
-    a run that has one: then `env` is the environment of the runtime's client, and what runs inside is found
-    by `BATUTA_RUN`, which it has from its own.
+    `run_id` has to be unique on this machine, among all servers and for all time: leftovers are killed by it. `env` is
+    the whole environment of the command, to which the runner adds `BATUTA_RUN`; `setup_env` is added and taken away
+    (None) for setup. Setup is skipped when `setup_marker` exists, which is made after it has succeeded; of those with
+    the same `setup_lock` one runs at a time; the command starts when all of `setup_awaits` are there. `folders` are
+    made where they are not there yet. `checkpoint_request` is the file into which the number of a request for a
+    checkpoint is written, `doorbell` the FIFO of a `Watch`. `view` is what setup and the command see beside what is
+    there, `view_locks` the folder in which the mount points of all views are noted. `files` are written into the
+    directory of the run, for its owner alone. `cleanup` removes the container of a run that has one: then `env` is the
+    environment of the runtime's client, and what runs inside is found by `BATUTA_RUN`, which it has from its own.
     """
 
     run_id: str
@@ -79,6 +76,9 @@ class ReplicaSpec:
                 raise ValueError("a command needs at least one word")
 
 
+_SPEC_FIELDS = [field.name for field in dataclasses.fields(ReplicaSpec) if field.name != "files"]
+
+
 def write_spec(file: int, run_dir: Path, spec: ReplicaSpec) -> None:
     """Writes the spec into a file that is open and locked. Only the runner reads it."""
     scripts: dict[str, str] = dict(spec.files)
@@ -90,30 +90,15 @@ def write_spec(file: int, run_dir: Path, spec: ReplicaSpec) -> None:
         scripts[name] = command if command.endswith("\n") else command + "\n"
         return [_shell(spec.env.get("PATH")), f"{_text(run_dir)}/{name}"]
 
-    content = {
-        "run_id": spec.run_id,
+    content = {name: getattr(spec, name) for name in _SPEC_FIELDS} | {
         "setup": arguments("setup.sh", spec.setup) if spec.setup is not None else None,
-        "setup_env": dict(spec.setup_env),
-        "setup_marker": _text(spec.setup_marker),
-        "setup_lock": _text(spec.setup_lock or (spec.setup_marker and Path(f"{spec.setup_marker}.lock"))),
-        "setup_awaits": list(map(_text, spec.setup_awaits)),
+        "setup_lock": spec.setup_lock or (spec.setup_marker and Path(f"{spec.setup_marker}.lock")),
         "run": arguments("run.sh", spec.run),
-        "folders": list(map(_text, spec.folders)),
         "scripts": scripts,
-        "cleanup": list(spec.cleanup) or None,
-        "env": dict(spec.env),
-        "cwd": _text(spec.cwd),
-        "log": _text(spec.log),
-        "log_cap_bytes": spec.log_cap_bytes,
-        "grace_s": spec.grace_s,
-        "time_limit_s": spec.time_limit_s,
-        "checkpoint_request": _text(spec.checkpoint_request),
-        "doorbell": _text(spec.doorbell),
         "view": [one._asdict() for one in spec.view],
-        "view_locks": _text(spec.view_locks),
     }
     # All in ASCII: what is no UTF-8 came out of os.environ as surrogates, and goes back as it was.
-    write_all(file, json.dumps(content).encode())
+    write_all(file, json.dumps(content, default=_text).encode())
 
 
 @lru_cache(maxsize=64)
@@ -122,9 +107,7 @@ def _shell(path: str | None) -> str:
     return shutil.which("bash", path=path) or "/bin/sh"
 
 
-def _text(path: Path | None) -> str | None:
-    if path is None:
-        return None
+def _text(path: Path) -> str:
     text = str(path)
     return text if text.startswith("/") else os.path.abspath(text)  # the runner works elsewhere
 
@@ -142,12 +125,7 @@ class ReplicaPhase(StrEnum):
 
     @property
     def is_alive(self) -> bool:
-        return self in {
-            ReplicaPhase.STARTING,
-            ReplicaPhase.SETUP,
-            ReplicaPhase.RUNNING,
-            ReplicaPhase.STOPPING,
-        }
+        return self in {ReplicaPhase.STARTING, ReplicaPhase.SETUP, ReplicaPhase.RUNNING, ReplicaPhase.STOPPING}
 
 
 class ExitReason(StrEnum):

@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from batuta.backends.local.processes import RunningReplica
 from batuta.engine.fence import Fence
@@ -35,9 +34,8 @@ class RunnerEvent:
 class Watch:
     """Watches runners from a thread of its own. All methods may be called from any thread.
 
-    `deliver` is called in that thread; it has to return at once and not to raise (a queue's `put`, say). The
-    end of every watched runner is delivered once. News may be missed while no server runs: look at the state,
-    do not count.
+    `deliver` is called in that thread; it has to return at once and not to raise (a queue's `put`, say). The end of
+    every watched runner is delivered once. News may be missed while no server runs: look at the state, do not count.
     """
 
     def __init__(
@@ -81,11 +79,6 @@ class Watch:
         if pidfd == _NO_PIDFD:
             self._wake_up()
 
-    def forget(self, run_id: str) -> None:
-        """Stops watching a runner; its end is not delivered any more, unless that has begun."""
-        with self._mutex:
-            self._remove(run_id)
-
     def __len__(self) -> int:
         return len(self._pidfds)
 
@@ -104,14 +97,6 @@ class Watch:
                 os.close(file)
         if hasattr(self._epoll, "close"):
             self._epoll.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ------------------------------------------------------------------------------------------- the thread
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from batuta.backends.sim.failures import FailureRecord
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.job import NO_RESTART_S, Job, JobId, JobState
+from batuta.core.job import NO_RESTART_S, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.core.reason import Reason
 
@@ -33,11 +34,9 @@ class _Run:
     saved_left_s: float = 0.0
     """Work left at the last checkpoint: a crash goes back to it."""
     saved_s: float = 0.0
-    """When that was."""
     ran_s: float = 0.0
     """How long it had run at `since_s`, over all its starts."""
     placement: Placement | None = None
-    starts: int = 0
     stamp: int = 0
     """Raised at every change; a timer with an older stamp is void."""
 
@@ -48,7 +47,6 @@ class SimOptions:
 
     restart_s: float | None = None
     """Seconds without progress after a start, resize or migration; None takes each job's own."""
-    first_start_free: bool = False
     checkpoint_s: float = 1800.0
     """When a node fails, a job without checkpoints of its own loses what came after a multiple of this."""
 
@@ -64,14 +62,19 @@ class SimBackend:
     script: Sequence[ev.Event] = ()
     """External events of users and the cluster, in the order of time; they change nothing that runs."""
     now_s: float = 0.0
+    reporting: Set[JobId] = frozenset()
+    """Jobs that report their work left as soon as they run, as real ones do."""
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     """By job: GPU-seconds held without keeping progress."""
     _runs: dict[JobId, _Run] = field(default_factory=dict)
     _timers: list[tuple[float, int, bool, JobId]] = field(default_factory=list)
     """(time, stamp, whether it is an end, job): a job's start or end, unless its stamp has changed."""
-    _arrived: int = 0
-    _failed: int = 0
-    _scripted: int = 0
+    _agenda: Sequence[tuple[float, SimJob | FailureRecord | ev.Event]] = ()
+    """What comes from outside, in the order of time: arrivals, then failures, then the script."""
+    _passed: int = 0
+    """How much of the agenda is over."""
+    _to_come: int = 0
+    """Jobs that have not arrived."""
     _slow: dict[NodeName, float] = field(default_factory=dict)
     _by_name: dict[NodeName, Node] = field(default_factory=dict)
     _truth: dict[JobId, SimJob] = field(default_factory=dict)
@@ -79,9 +82,12 @@ class SimBackend:
     def __post_init__(self) -> None:
         self._truth = {sim.job.id: sim for sim in self.jobs}
         self._by_name = {node.name: node for node in self.nodes}
+        arrivals = [(sim.job.submit_s, sim) for sim in self.jobs]
+        others = [(one.time_s, one) for one in (*self.failures, *self.script)]
+        self._agenda = sorted([*arrivals, *others], key=itemgetter(0))
+        self._to_come = len(self.jobs)
 
     def opening(self) -> list[ev.Event]:
-        """The events that create the cluster."""
         return [ev.NodeAdded(0.0, node) for node in self.nodes]
 
     def adopt(
@@ -99,7 +105,7 @@ class SimBackend:
         how long it has run so far.
         """
         now_s, job = self.now_s, sim.job
-        run = _Run(sim, sim.work_s, 0.0, now_s, begun_s, sim.work_s, now_s, ran_s, placement, starts=1)
+        run = _Run(sim, sim.work_s, 0.0, now_s, begun_s, sim.work_s, now_s, ran_s, placement)
         self._runs[job.id], self._truth[job.id] = run, sim
         if placement is None:
             return
@@ -113,11 +119,6 @@ class SimBackend:
             run.saved_s = min(max(written_s, begun_s + job.restart_s), now_s)
             run.saved_left_s = run.left_s + run.rate * (now_s - run.saved_s)
         self._set_end(run)
-
-    def reported_left_s(self, job: JobId) -> float:
-        """The progress that a running job would report: its true work left, now."""
-        run = self._runs[job]
-        return max(run.left_s - run.rate * (self.now_s - run.since_s), 0.0)
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
         self._drop_void_timers()
@@ -138,18 +139,18 @@ class SimBackend:
             run = self._runs.get(job)
             if run is not None and run.stamp == stamp:
                 found.append(self._end(run) if is_end else self._begin(run))
-        while self._arrived < len(self.jobs) and self.jobs[self._arrived].job.submit_s <= at_s:
-            sim = self.jobs[self._arrived]
-            self._arrived += 1
-            self._runs[sim.job.id] = _Run(sim, sim.work_s, since_s=at_s)
-            found.append(ev.JobSubmitted(at_s, sim.job))
-        while self._failed < len(self.failures) and self.failures[self._failed].time_s <= at_s:
-            found.extend(self._fail(self.failures[self._failed]))
-            self._failed += 1
-        while self._scripted < len(self.script) and self.script[self._scripted].time_s <= at_s:
-            found.append(self.script[self._scripted])
-            self._scripted += 1
-        return found
+        while self._passed < len(self._agenda) and self._agenda[self._passed][0] <= at_s:
+            one = self._agenda[self._passed][1]
+            self._passed += 1
+            if isinstance(one, SimJob):
+                self._to_come -= 1
+                self._runs[one.job.id] = _Run(one, one.work_s, since_s=at_s)
+                found.append(ev.JobSubmitted(at_s, one.job))
+            elif isinstance(one, FailureRecord):
+                found.extend(self._fail(one))
+            else:
+                found.append(one)
+        return found + self._reports(found) if self.reporting else found
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
         done: list[ev.Event] = []
@@ -157,7 +158,9 @@ class SimBackend:
         for command in commands:
             run = self._runs[command.job]
             self._settle(run)
-            if not _saves_when_asked(run.sim.job) and run.rate > 0 and run.saved_s < self.now_s:
+            job = run.sim.job
+            saves = job.checkpoint_interval_s is None and not job.keeps_size_until_saved
+            if not saves and run.rate > 0 and run.saved_s < self.now_s:
                 # It writes no checkpoint when asked, so what came after its last one is lost.
                 done.append(self._crash(run))
             self._stop(run)
@@ -168,13 +171,22 @@ class SimBackend:
             if isinstance(command, Preempt):
                 continue
             run.placement, run.begun_s = command.placement, self.now_s
-            restart_s = run.sim.job.restart_s if self.options.restart_s is None else self.options.restart_s
-            if restart_s <= 0 or (self.options.first_start_free and run.starts == 0):
+            restart_s = job.restart_s if self.options.restart_s is None else self.options.restart_s
+            if restart_s <= 0:
                 done.append(self._begin(run))
             else:
                 heapq.heappush(self._timers, (self.now_s + restart_s, run.stamp, False, command.job))
-            run.starts += 1
-        return done
+        return done + self._reports(done) if self.reporting else done
+
+    def _reports(self, events: Sequence[ev.Event]) -> list[ev.Event]:
+        """What jobs that have just started, and still run, report of their work left."""
+        return [
+            ev.JobProgressed(event.time_s, event.job, max(run.left_s - run.rate * (self.now_s - run.since_s), 0.0))
+            for event in events
+            if isinstance(event, ev.JobStarted)
+            and event.job in self.reporting
+            and (run := self._runs.get(event.job)) is not None
+        ]
 
     def quiet(self) -> bool:
         self._drop_void_timers()
@@ -188,22 +200,14 @@ class SimBackend:
 
     def waiting(self) -> int:
         """Jobs that are to be submitted or have not ended."""
-        return len(self._runs) + len(self.jobs) - self._arrived
+        return len(self._runs) + self._to_come
 
     def _next_time_s(self) -> float | None:
         at_s = self._timers[0][0] if self._timers else None
-        if self._arrived < len(self.jobs):
-            submit_s = self.jobs[self._arrived].job.submit_s
-            if at_s is None or submit_s < at_s:
-                at_s = submit_s
-        if self._failed < len(self.failures):
-            failure_s = self.failures[self._failed].time_s
-            if at_s is None or failure_s < at_s:
-                at_s = failure_s
-        if self._scripted < len(self.script):
-            script_s = self.script[self._scripted].time_s
-            if at_s is None or script_s < at_s:
-                at_s = script_s
+        if self._passed < len(self._agenda):
+            outside_s = self._agenda[self._passed][0]
+            if at_s is None or outside_s < at_s:
+                return outside_s
         return at_s
 
     def _drop_void_timers(self) -> None:
@@ -301,18 +305,14 @@ class SimBackend:
                 return [ev.GpuRepaired(now_s, node, record.gpu)]
             case "slow" | "normal":
                 return self._change_speed(node, record.factor if record.kind == "slow" else 1.0)
-        event: ev.Event
-        gpu: int | None
-        if record.kind == "node-lost":
-            event, gpu = ev.NodeLost(now_s, node), None
-        else:
-            event, gpu = ev.GpuFailed(now_s, node, record.gpu), record.gpu
+        lost = record.kind == "node-lost"
         hit = [
             run
             for run in self._runs.values()
             if run.placement is not None
-            and any(span.node == node and (gpu is None or gpu in span.gpus) for span in run.placement.spans)
+            and any(span.node == node and (lost or record.gpu in span.gpus) for span in run.placement.spans)
         ]
+        event = ev.NodeLost(now_s, node) if lost else ev.GpuFailed(now_s, node, record.gpu)
         return [event, *(self._crash(run) for run in hit)]
 
     def _crash(self, run: _Run) -> ev.Event:
@@ -341,22 +341,15 @@ class SimBackend:
         return [ev.TimePassed(self.now_s, cause="pace of a node")]
 
 
-def _saves_when_asked(job: Job) -> bool:
-    return job.checkpoint_interval_s is None and not job.keeps_size_until_saved
-
-
 def alone_s(sim: SimJob, gpus: float, restart_s: float | None) -> float:
-    """Run time alone on a share of the GPUs: the best legal size within it, or slices of the smallest.
-
-    A CPU-only job needs no share of them.
-    """
+    """Run time alone on a share of the GPUs: the best legal size within it, or slices of the smallest."""
     job = sim.job
-    if job.cpu_only:
-        return sim.work_s + (job.restart_s if restart_s is None else restart_s)
+    start_s = job.restart_s if restart_s is None else restart_s
+    if job.cpu_only:  # it needs no share of them
+        return sim.work_s + start_s
     sizes = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)
     within = [n for n in sizes if n <= gpus]
     speed = max((sim.curve.at(n) for n in within), default=0.0)
     if speed == 0.0:
         speed = sim.curve.at(job.min) * gpus / job.min
-    start_s = job.restart_s if restart_s is None else restart_s
     return sim.work_s / speed + start_s if speed > 0 else float("inf")

@@ -19,14 +19,13 @@ from batuta.backends.sim.result import RunResult
 from batuta.backends.sim.run import RunOptions, SimulatedBackend, simulate
 from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
-from batuta.backends.sim.workload import Workload, first_jobs, profiles_beside, resample, with_locality
+from batuta.backends.sim.workload import Workload, profiles_beside, resample, with_locality
 from batuta.core.cluster import Node
 from batuta.core.plan import Plan
 from batuta.core.policy import Policy
 from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
-from batuta.engine.ports import Journal
 from batuta.engine.profile import profile_for
 from batuta.policies.checked import PolicyAnswerError
 from batuta.spec.cluster import read_cluster
@@ -103,20 +102,20 @@ def run_experiment(
     experiment: Experiment,
     tell: Callable[[float, int], None] | None = None,
     watch: Callable[[World, Plan], None] | None = None,
-    journal: Journal | None = None,
 ) -> RunResult:
-    """Simulates one experiment from beginning to end."""
-    workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
+    whole = workload_of(experiment)
+    workload = resample(replace(whole, jobs=whole.jobs[: experiment.limit]), experiment.seed)
     nodes = read_cluster(experiment.cluster)
     goodput = any(sim.goodput is not None for sim in workload.jobs)
     if goodput and experiment.round_s is None:
         experiment = replace(experiment, round_s=GOODPUT_ROUND_S)
     rules = profile_for(experiment.policy, experiment.weigh, freeze=not goodput)
-    backend = (
-        _goodput_backend(experiment, workload, nodes, rules.policy)
-        if goodput
-        else _event_backend(experiment, workload, nodes)
-    )
+    backend: SimulatedBackend
+    if goodput:
+        backend = _goodput_backend(experiment, workload, nodes, rules.policy)
+    else:
+        jobs, failures = with_locality(workload.jobs, experiment.locality), _failures(experiment, workload, nodes)
+        backend = SimBackend(jobs, nodes, SimOptions(restart_s=experiment.restart_s), failures)
     setting = RunOptions(
         workload=workload.name,
         cluster=experiment.cluster,
@@ -127,44 +126,32 @@ def run_experiment(
     )
     cadence = cadence_for(experiment, rules.policy)
     try:
-        return simulate(backend, rules, setting, cadence, journal, tell, watch)
+        return simulate(backend, rules, setting, cadence, tell=tell, watch=watch)
     except PolicyAnswerError as error:
         raise InputError.of(str(error)) from error
 
 
-def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> SimulatedBackend:
-    jobs = with_locality(workload.jobs, experiment.locality)
-    options = SimOptions(restart_s=experiment.restart_s)
-    return SimBackend(jobs, nodes, options, _failures(experiment, workload, nodes))
-
-
 def _goodput_backend(
     experiment: Experiment, workload: Workload, nodes: Sequence[Node], policy: Policy
-) -> SimulatedBackend:
+) -> GoodputBackend:
     folder = Path(experiment.profiles) if experiment.profiles else profiles_beside(experiment.workload)
     if folder is None:
         raise InputError.of(
             f"{experiment.workload}: this workload needs measured profiles and none were found beside it",
             fix="name their folder with --profiles DIR",
         )
+    traits = policy.traits.replay
+    tuning = Tuning(traits.every_size, Exploration(*traits.explores or ())) if traits.adapts_batch else None
     return GoodputBackend.of(
         workload.jobs,
         nodes,
         folder,
         round_s=experiment.round_s or GOODPUT_ROUND_S,
         restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
-        knowledge=policy.traits.replay.knowledge or experiment.knowledge,
-        tuning=_tuning(policy),
+        knowledge=traits.knowledge or experiment.knowledge,
+        tuning=tuning,
         lengths=JobLengths.parse(experiment.lengths, experiment.seed),
     )
-
-
-def _tuning(policy: Policy) -> Tuning | None:
-    """How jobs tune their batch size under this policy; None: not at all."""
-    traits = policy.traits.replay
-    if not traits.adapts_batch:
-        return None
-    return Tuning(traits.every_size, Exploration(*traits.explores or ()))
 
 
 def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> Sequence[FailureRecord]:
@@ -175,10 +162,7 @@ def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node])
 
 
 def run_experiments(experiments: Sequence[Experiment], parallel: int, advance: Callable[[], None]) -> list[RunResult]:
-    """Runs all, some at a time; the results are in the order of the experiments.
-
-    After Ctrl-C the results that are complete.
-    """
+    """Returns the results in the order of the experiments; after Ctrl-C, those that are complete."""
     found: dict[int, RunResult] = {}
     if parallel == 1 or len(experiments) == 1:
         for number, experiment in enumerate(experiments):

@@ -1,8 +1,7 @@
 """Failures of a simulated cluster: drawn with a seed, or read from a script.
 
-Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr`
-(of one GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed
-then).
+Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr` (of one
+GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed then).
 
 Script: YAML (a list) or JSON lines, one record each, in any order:
 
@@ -65,9 +64,7 @@ class FailureOptions:
     """No failure begins after this time; each is always repaired, so that no job waits forever."""
     seed: int = 0
     node_mtbf_s: float | None = None
-    """Mean time between failures of one node."""
     node_mttr_s: float = 3600.0
-    """Mean time to repair."""
     gpu_mtbf_s: float | None = None
     gpu_mttr_s: float = 4 * 3600.0
     straggler_mtbf_s: float | None = None

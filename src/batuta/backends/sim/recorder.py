@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,23 +13,24 @@ from batuta.backends.sim.result import JobResult, Segment, Timeline
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.event import Event, GpuFailed, JobEnded, JobInterrupted, NodeLost, Planned
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.job import JobId, JobState
 from batuta.core.layout import Layout
 from batuta.core.plan import Decision, Migrate, Plan, Preempt, Stop
 from batuta.core.reason import Reason
-from batuta.core.world import World
+from batuta.core.world import PastJob, World
+from batuta.engine.observers import Observer
 
 _NAN = float("nan")
 
 
-class Recorder:
-    """A watcher of the engine. Segments of placements are optional: a big trace has millions."""
+class Recorder(Observer):
+    """Records what an engine does. Segments of placements are optional: a big trace has millions."""
 
     def __init__(self, keep_segments: bool = True) -> None:
         self.events = 0
         self.segments: list[Segment] = []
-        self.migrations: dict[JobId, int] = {}
-        self.preemptions: dict[JobId, int] = {}
+        self.migrations: Counter[JobId] = Counter()
+        self.preemptions: Counter[JobId] = Counter()
         self._keep_segments = keep_segments
         self._open: dict[JobId, tuple[float, Placement]] = {}
         self._ints = array("q")
@@ -47,18 +49,15 @@ class Recorder:
 
     def _commanded(self, time_s: float, plan: Plan) -> None:
         for command in plan.commands:
-            if isinstance(command, Stop):
-                self._close(command.job, time_s)
-                continue
+            job = command.job
+            self._close(job, time_s)
             if isinstance(command, Preempt):
-                self.preemptions[command.job] = self.preemptions.get(command.job, 0) + 1
-                self._close(command.job, time_s)
+                self.preemptions[job] += 1
                 continue
             if isinstance(command, Migrate):
-                self.migrations[command.job] = self.migrations.get(command.job, 0) + 1
-            if self._keep_segments:
-                self._close(command.job, time_s)
-                self._open[command.job] = (time_s, command.placement)
+                self.migrations[job] += 1
+            if self._keep_segments and not isinstance(command, Stop):
+                self._open[job] = (time_s, command.placement)
 
     def _lost_some(self, world: World, time_s: float) -> None:
         """Jobs that lost GPUs go on with the others, or with none."""
@@ -76,6 +75,12 @@ class Recorder:
             if not placement.size:
                 return  # segments are of GPUs, and a CPU-only job holds none
             self.segments.append(Segment(job, begun_s, time_s, placement.size, placement.nodes))
+
+    def decided(self, world: World, plan: Plan) -> None:
+        self.look(world, plan.time_s)
+
+    def postponed(self, world: World) -> None:
+        self.look(world, world.now_s)
 
     def look(self, world: World, time_s: float) -> None:
         """One row of the timeline; a later one at the same time replaces it."""
@@ -115,41 +120,35 @@ def job_results(
     alone_s: Callable[[JobId, float], float],
 ) -> tuple[JobResult, ...]:
     """The results of all jobs, also of those that have not ended, in submit order."""
-    past = world.past
-    living = {job.id: row for row, job in enumerate(world.jobs.jobs)}
-    everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
-    everyone.sort(key=lambda job: (job.submit_s, job.sequence, job.id))
-    ends_s = np.array([past[job.id].end_s if job.id in past else _NAN for job in everyone])
-    shares = Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
+    jobs = world.jobs
+    everyone = list(world.past.values())
+    for row, job in enumerate(jobs.jobs):
+        gpu_s, restarts = attained_gpu_s(world, row, world.now_s), int(jobs.restarts[row])
+        everyone.append(PastJob(job, world.state_of(row), float(jobs.first_start_s[row]), _NAN, gpu_s, restarts))
+    everyone.sort(key=lambda one: (one.job.submit_s, one.job.sequence, one.job.id))
+    submits_s, ends_s = np.array([one.job.submit_s for one in everyone]), np.array([one.end_s for one in everyone])
     found = []
-    for job, end_s, share in zip(everyone, ends_s.tolist(), shares.tolist(), strict=True):
-        over = past.get(job.id)
-        if over is not None:
-            state, first_s = over.state, over.first_start_s
-            gpu_s, restarts = over.attained_gpu_s, over.restarts
-        else:
-            row = living[job.id]
-            state, first_s = world.state_of(row), float(world.jobs.first_start_s[row])
-            gpu_s, restarts = attained_gpu_s(world, row, world.now_s), int(world.jobs.restarts[row])
+    for one, share in zip(everyone, Contention(timeline).shares(submits_s, ends_s).tolist(), strict=True):
+        job = one.job
         fairness = _NAN
-        if state is JobState.SUCCEEDED:
+        if one.state is JobState.SUCCEEDED:
             fair_s = alone_s(job.id, share)
-            fairness = (end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
+            fairness = (one.end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
         found.append(
             JobResult(
                 id=job.id,
                 application=job.application,
                 user=job.user,
                 queue=job.queue,
-                state=state,
+                state=one.state,
                 size=job.gpus,
                 submit_s=job.submit_s,
-                first_start_s=first_s,
-                end_s=end_s,
-                gpu_s=gpu_s,
-                restarts=restarts,
-                migrations=recorder.migrations.get(job.id, 0),
-                preemptions=recorder.preemptions.get(job.id, 0),
+                first_start_s=one.first_start_s,
+                end_s=one.end_s,
+                gpu_s=one.attained_gpu_s,
+                restarts=one.restarts,
+                migrations=recorder.migrations[job.id],
+                preemptions=recorder.preemptions[job.id],
                 lost_gpu_s=lost_gpu_s.get(job.id, 0.0),
                 fairness=fairness,
             )

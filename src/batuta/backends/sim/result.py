@@ -25,7 +25,6 @@ class JobResult:
     first_start_s: float
     end_s: float
     gpu_s: float
-    """GPU-seconds held."""
     restarts: int
     migrations: int
     preemptions: int
@@ -80,7 +79,6 @@ class RunResult:
     timeline: Timeline
     segments: tuple[Segment, ...]
     decide_ms: FloatArray
-    """Time of each cycle."""
     step_ms: dict[str, float]
     """Mean time of each step of a cycle."""
     cpu_s: float

@@ -22,7 +22,6 @@ from batuta.core.quota import DEFAULT_QUEUE, Quota, rest_of, tell_rest
 from batuta.core.world import World
 from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Cadence, Engine
-from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend, Journal
 
 
@@ -40,9 +39,7 @@ class SimulatedBackend(Backend, Protocol):
 
     def waiting(self) -> int: ...
 
-    def close(self) -> None:
-        """The run is over."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,65 +52,50 @@ class RunOptions:
     keep_segments: bool = True
     notes: tuple[str, ...] = ()
     quota: Quota = field(default_factory=Quota)
-    """The quota from the beginning on."""
 
 
 _WIDTH = len(STEPS) + 1
 """Time stamps of one cycle."""
 
 
-@dataclass(slots=True)
-class StepTimes:
-    """Wall time of the steps of a cycle."""
+class _RunRecorder(Recorder):
+    """Records a whole run: also the wall time of each step of a cycle. It passes plans on to the callbacks."""
 
-    _marks: array[float] = field(default_factory=lambda: array("d"))
-    """By cycle: when it began, then when each step was done. Worked out when the run is over."""
-    _begun: float = 0.0
+    def __init__(
+        self,
+        keep_segments: bool,
+        tell: Callable[[float, int], None] | None,
+        watch: Callable[[World, Plan], None] | None,
+    ) -> None:
+        super().__init__(keep_segments)
+        self._tell, self._watch = tell, watch
+        self._cycles = 0
+        self._begun = 0.0
+        self._marks = array("d")
+        """By cycle: when it began, then when each step was done. Worked out when the run is over."""
 
-    def begin(self) -> None:
+    def deciding(self) -> None:
         self._begun = time.perf_counter()
 
-    def after_step(self, step: str) -> None:
+    def step_done(self, step: str) -> None:
         if step == STEPS[0]:
             # A cycle that admits again restarts its steps: what came before counts to this step.
             del self._marks[len(self._marks) - len(self._marks) % _WIDTH :]
             self._marks.append(self._begun)
         self._marks.append(time.perf_counter())
 
-    def by_step_ms(self) -> FloatArray:
-        """A row for each cycle, a column for each step. A cycle that was interrupted is left out."""
-        cycles = len(self._marks) // _WIDTH
-        return np.diff(np.array(self._marks[: cycles * _WIDTH]).reshape(cycles, _WIDTH)) * 1e3
-
-
-class _Observer(Observer):
-    """Passes what the engine does to the recorder and the callbacks."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        times: StepTimes,
-        tell: Callable[[float, int], None] | None,
-        watch: Callable[[World, Plan], None] | None,
-    ) -> None:
-        self._recorder = recorder
-        # Bound directly: the engine calls these for every event and every cycle.
-        self.saw = recorder.saw  # type: ignore[method-assign]
-        self.deciding = times.begin  # type: ignore[method-assign]
-        self.step_done = times.after_step  # type: ignore[method-assign]
-        self._tell, self._watch = tell, watch
-        self._cycles = 0
-
-    def postponed(self, world: World) -> None:
-        self._recorder.look(world, world.now_s)
-
     def decided(self, world: World, plan: Plan) -> None:
-        self._recorder.look(world, plan.time_s)
+        self.look(world, plan.time_s)
         self._cycles += 1
         if self._tell is not None and self._cycles % 256 == 0:
             self._tell(plan.time_s, len(world.past))
         if self._watch is not None:
             self._watch(world, plan)
+
+    def by_step_ms(self) -> FloatArray:
+        """A row for each cycle, a column for each step. A cycle that was interrupted is left out."""
+        cycles = len(self._marks) // _WIDTH
+        return np.diff(np.array(self._marks[: cycles * _WIDTH]).reshape(cycles, _WIDTH)) * 1e3
 
 
 def simulate(
@@ -134,13 +116,13 @@ def simulate(
     if explains is None:
         explains = journal is not None or watch is not None
     rules = replace(rules, explains=explains)
-    world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
+    world, recorder = World(), _RunRecorder(setting.keep_segments, tell, watch)
     opening = backend.opening()
     if setting.quota:
         opening.append(QuotaSet(0.0, setting.quota))
     state = JournaledWorld(world, journal or NoJournal())
     state.record_all(opening)
-    engine = Engine(state, backend, rules, _Observer(recorder, times, tell, watch), cadence)
+    engine = Engine(state, backend, rules, recorder, cadence)
     begun_cpu_s = time.process_time()
     complete = True
     try:
@@ -151,7 +133,7 @@ def simulate(
     backend.close()
     recorder.close(world)
     timeline = recorder.timeline()
-    step_ms = times.by_step_ms()
+    step_ms = recorder.by_step_ms()
     notes = list(setting.notes)
     if complete and backend.waiting():
         notes.append(f"{backend.waiting()} jobs were never started")

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,91 +31,21 @@ LARGEST_JOB_GPUS = 100_000
 """No input may ask for more: a curve holds one value per GPU."""
 
 
-class SpeedModel(Protocol):
+@dataclass(frozen=True, slots=True)
+class SpeedModel:
     """A rule that gives the speed curve up to any number of GPUs. Its text parses back to it."""
 
-    def curve(self, largest: int) -> SpeedCurve: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """Perfect scaling."""
+    family: str
+    numbers: tuple[float, ...] = ()
+    points: tuple[tuple[int, float], ...] = ()
+    """Of a table: speeds at some GPU counts, 1 among them, ascending."""
 
     def curve(self, largest: int) -> SpeedCurve:
-        return linear_curve(largest)
+        return measured_curve(self.points) if self.points else _FAMILIES[self.family].curve(largest, *self.numbers)
 
     def __str__(self) -> str:
-        return "linear"
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """No scaling at all."""
-
-    def curve(self, largest: int) -> SpeedCurve:
-        return SpeedCurve((0.0, 1.0))
-
-    def __str__(self) -> str:
-        return "constant"
-
-
-@dataclass(frozen=True, slots=True)
-class Amdahl:
-    """Amdahl's law (1967)."""
-
-    serial_fraction: float
-
-    def curve(self, largest: int) -> SpeedCurve:
-        return amdahl_curve(largest, self.serial_fraction)
-
-    def __str__(self) -> str:
-        return f"amdahl:{self.serial_fraction!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """n to a power."""
-
-    exponent: float
-
-    def curve(self, largest: int) -> SpeedCurve:
-        return power_curve(largest, self.exponent)
-
-    def __str__(self) -> str:
-        return f"power:{self.exponent!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class AlphaBeta:
-    """The latency-bandwidth model of a ring all-reduce; both costs relative to a step on one GPU."""
-
-    latency: float
-    bandwidth: float
-
-    def curve(self, largest: int) -> SpeedCurve:
-        return _alpha_beta_curve(largest, self.latency, self.bandwidth)
-
-    def __str__(self) -> str:
-        return f"alpha-beta:{self.latency!r},{self.bandwidth!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Measured speeds at some GPU counts, 1 among them, ascending."""
-
-    points: tuple[tuple[int, float], ...]
-
-    def curve(self, largest: int) -> SpeedCurve:
-        return measured_curve(self.points)
-
-    def __str__(self) -> str:
-        return "table:" + ",".join(f"{gpus}={speed!r}" for gpus, speed in self.points)
-
-
-@lru_cache(maxsize=4096)
-def _alpha_beta_curve(largest: int, latency: float, bandwidth: float) -> SpeedCurve:
-    steps = (1.0 / n + latency + bandwidth * (n - 1) / n for n in range(2, largest + 1))
-    return SpeedCurve((0.0, 1.0, *(1.0 / step for step in steps)))
+        arguments = [f"{gpus}={speed!r}" for gpus, speed in self.points] or [*map(repr, self.numbers)]
+        return f"{self.family}:{','.join(arguments)}" if arguments else self.family
 
 
 @lru_cache(maxsize=4096)
@@ -127,57 +57,81 @@ def measured_curve(points: tuple[tuple[int, float], ...]) -> SpeedCurve:
     return SpeedCurve((0.0, *between.tolist()))
 
 
+@lru_cache(maxsize=4096)
+def _alpha_beta_curve(largest: int, latency: float, bandwidth: float) -> SpeedCurve:
+    """The latency-bandwidth model of a ring all-reduce; both costs relative to a step on one GPU."""
+    steps = (1.0 / n + latency + bandwidth * (n - 1) / n for n in range(2, largest + 1))
+    return SpeedCurve((0.0, 1.0, *(1.0 / step for step in steps)))
+
+
+class _Family(NamedTuple):
+    """How the models of one name make their curves from the largest size and their numbers."""
+
+    curve: Callable[..., SpeedCurve]
+    example: str
+    limits: tuple[tuple[str, float], ...] = ()
+    """What each number is called, and the most that it may be."""
+
+
+_TABLE = "table"
+_FAMILIES = {
+    "linear": _Family(linear_curve, "linear"),
+    "constant": _Family(lambda largest: SpeedCurve((0.0, 1.0)), "constant"),
+    "amdahl": _Family(amdahl_curve, "amdahl:0.05", (("serial fraction", 1.0),)),
+    "power": _Family(power_curve, "power:0.9", (("exponent", 2.0),)),
+    "alpha-beta": _Family(
+        _alpha_beta_curve, "alpha-beta:0.01,0.1", (("latency", math.inf), ("inverse bandwidth", math.inf))
+    ),
+    _TABLE: _Family(measured_curve, "table:1,1.8,2.5,3.1"),
+}
+
+
 def parse_speed(text: str) -> SpeedModel:
     """The model that a text such as `amdahl:0.05` names."""
-    name, _, arguments = text.partition(":")
+    name, _, rest = text.partition(":")
     name = name.strip().lower()
-    parse = _PARSERS.get(name)
-    if parse is None:
-        raise InputError.of(f"unknown speed model {text!r}", fix=did_you_mean(name, list(_PARSERS)))
+    family = _FAMILIES.get(name)
+    if family is None:
+        raise InputError.of(f"unknown speed model {text!r}", fix=did_you_mean(name, list(_FAMILIES)))
+    arguments = [part.strip() for part in re.split("[,:]", rest)] if rest.strip() else []
     try:
-        return parse([part.strip() for part in re.split("[,:]", arguments)] if arguments.strip() else [])
+        if name == _TABLE:
+            return SpeedModel(name, points=_points(arguments))
+        return SpeedModel(name, _numbers(arguments, family.limits))
     except ValueError as error:
-        raise InputError.of(f"speed model {text!r}: {error}", fix=f"for example {_EXAMPLES[name]}") from None
+        raise InputError.of(f"speed model {text!r}: {error}", fix=f"for example {family.example}") from None
 
 
-def _linear(arguments: Sequence[str]) -> SpeedModel:
-    _numbers(arguments, 0)
-    return Linear()
+def _numbers(arguments: Sequence[str], limits: Sequence[tuple[str, float]]) -> tuple[float, ...]:
+    wanted = len(limits)
+    if len(arguments) != wanted:
+        raise ValueError(f"takes {wanted} number{'s'[: wanted != 1]}, found {len(arguments)}")
+    numbers = tuple(map(_number, arguments))
+    for number, (what, most) in zip(numbers, limits, strict=True):
+        if number > most:
+            raise ValueError(f"the {what} must be within 0..{most:g}, found {number:g}")
+    return numbers
 
 
-def _constant(arguments: Sequence[str]) -> SpeedModel:
-    _numbers(arguments, 0)
-    return Constant()
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{text} is not a finite number ≥ 0")
+    return number
 
 
-def _amdahl(arguments: Sequence[str]) -> SpeedModel:
-    (fraction,) = _numbers(arguments, 1)
-    if fraction > 1:
-        raise ValueError(f"the serial fraction must be within 0..1, found {fraction:g}")
-    return Amdahl(fraction)
-
-
-def _power(arguments: Sequence[str]) -> SpeedModel:
-    (exponent,) = _numbers(arguments, 1)
-    if exponent > 2:
-        raise ValueError(f"the exponent must be within 0..2, found {exponent:g}")
-    return Power(exponent)
-
-
-def _alpha_beta(arguments: Sequence[str]) -> SpeedModel:
-    latency, bandwidth = _numbers(arguments, 2)
-    return AlphaBeta(latency, bandwidth)
-
-
-def _table(arguments: Sequence[str]) -> SpeedModel:
+def _points(arguments: Sequence[str]) -> tuple[tuple[int, float], ...]:
     points: list[tuple[int, float]] = []
     for place, argument in enumerate(arguments, start=1):
         count, equals, speed = argument.rpartition("=")
         if equals and not count.strip().isdecimal():
             raise ValueError(f"{argument!r} does not begin with a GPU count")
-        points.append((int(count) if equals else place, _numbers([speed], 1)[0]))
+        points.append((int(count) if equals else place, _number(speed)))
     counts = [gpus for gpus, _ in points]
-    if not points or counts[0] != 1:
+    if counts[:1] != [1]:
         raise ValueError("a table begins with the speed on 1 GPU")
     if counts != sorted(set(counts)):
         raise ValueError(f"GPU counts must ascend without repeats, found {counts}")
@@ -186,37 +140,4 @@ def _table(arguments: Sequence[str]) -> SpeedModel:
     if not all(speed > 0 for _, speed in points):
         raise ValueError("every speed must be above 0")
     measured_curve(tuple(points))  # raises when the values lie too far apart
-    return Table(tuple(points))
-
-
-def _numbers(arguments: Sequence[str], wanted: int) -> list[float]:
-    if len(arguments) != wanted:
-        raise ValueError(f"takes {wanted} number{'s'[: wanted != 1]}, found {len(arguments)}")
-    numbers = []
-    for argument in arguments:
-        try:
-            number = float(argument)
-        except ValueError:
-            raise ValueError(f"{argument!r} is not a number") from None
-        if not math.isfinite(number) or number < 0:
-            raise ValueError(f"{argument} is not a finite number ≥ 0")
-        numbers.append(number)
-    return numbers
-
-
-_PARSERS: dict[str, Callable[[Sequence[str]], SpeedModel]] = {
-    "linear": _linear,
-    "constant": _constant,
-    "amdahl": _amdahl,
-    "power": _power,
-    "alpha-beta": _alpha_beta,
-    "table": _table,
-}
-_EXAMPLES = {
-    "linear": "linear",
-    "constant": "constant",
-    "amdahl": "amdahl:0.05",
-    "power": "power:0.9",
-    "alpha-beta": "alpha-beta:0.01,0.1",
-    "table": "table:1,1.8,2.5,3.1",
-}
+    return tuple(points)

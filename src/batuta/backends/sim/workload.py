@@ -64,10 +64,6 @@ def resample(workload: Workload, seed: int) -> Workload:
     return replace(workload, jobs=tuple(jobs))
 
 
-def first_jobs(workload: Workload, limit: int | None) -> Workload:
-    return workload if limit is None else replace(workload, jobs=workload.jobs[:limit])
-
-
 def with_locality(jobs: tuple[SimJob, ...], factor: float) -> tuple[SimJob, ...]:
     """The same jobs, slowed down by a factor when they span nodes."""
     if factor == 1.0:
@@ -102,12 +98,10 @@ class WorkloadSummary:
     jobs: int
     elastic_jobs: int
     shared_jobs: int
-    """Jobs with a part of a GPU."""
     users: int
     applications: int
     first_submit_s: float
     span_s: float
-    """From the first submit to the last."""
     jobs_by_gpus: dict[int, int]
     duration_s: dict[str, float] | None
     """None where profiles decide how long jobs run."""

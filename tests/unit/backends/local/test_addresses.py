@@ -14,15 +14,9 @@ from batuta.backends.local.addresses import (
     default_ports,
     is_free,
     node_address,
-    node_addresses,
 )
-from batuta.backends.local.replica_plan import (
-    HostfileStyle,
-    local_hosts,
-    update_discovery,
-    write_discovery_script,
-    write_hostfile,
-)
+from batuta.backends.local.replica_plan import write_hosts
+from tests.support.worlds import at
 
 
 def test_no_port_is_given_twice():
@@ -30,8 +24,7 @@ def test_no_port_is_given_twice():
     given: list[int] = []
 
     def take(owner: str) -> None:
-        for _ in range(10):
-            given.extend(reservations.reserve(owner, 2))
+        given.extend(reservations.reserve(f"{owner}-{number}") for number in range(20))
 
     threads = [threading.Thread(target=take, args=(str(i),)) for i in range(4)]
     for thread in threads:
@@ -56,18 +49,18 @@ def test_port_in_use_is_not_given():
 def test_released_and_claimed_ports(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(addresses, "is_free", lambda _: True)
     reservations = PortReservations(range(30_000, 30_003), seed=1)
-    reservations.claim("old", [30_001])
-    assert sorted(reservations.reserve("new", 2)) == [30_000, 30_002]
+    reservations.claim("old", 30_001)
+    assert sorted(reservations.reserve(owner) for owner in ("new", "newer")) == [30_000, 30_002]
     with pytest.raises(NoPortFree):
         reservations.reserve("third")
     reservations.release("old")
     reservations.release("unknown")
-    assert reservations.reserve("third") == [30_001]
+    assert reservations.reserve("third") == 30_001
 
 
 def test_reserved_port_can_be_listened_at_without_options():
     """Programs bind as they like, also without SO_REUSEADDR."""
-    port = PortReservations().reserve("job")[0]
+    port = PortReservations().reserve("job")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
@@ -92,10 +85,15 @@ def test_ports_lie_outside_of_the_range_of_the_kernel(
 
 def test_nodes_have_addresses_of_their_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(addresses, "_has_many_loopbacks", lambda: True)
-    assert node_addresses([0, 1, 253, 254]) == ["127.66.0.1", "127.66.0.2", "127.66.0.254", "127.66.1.1"]
-    assert len(set(node_addresses(range(2000)))) == 2000
+    assert [node_address(index) for index in (0, 1, 253, 254)] == [
+        "127.66.0.1",
+        "127.66.0.2",
+        "127.66.0.254",
+        "127.66.1.1",
+    ]
+    assert len({node_address(index) for index in range(2000)}) == 2000
     monkeypatch.setattr(addresses, "_has_many_loopbacks", lambda: False)
-    assert node_addresses([0, 1]) == ["127.0.0.1", "127.0.0.1"]
+    assert [node_address(index) for index in (0, 1)] == ["127.0.0.1", "127.0.0.1"]
     with pytest.raises(ValueError, match="node index"):
         node_address(-1)
 
@@ -108,26 +106,23 @@ def test_server_on_all_addresses_is_reached_at_a_node():
             pass
 
 
-def test_host_files(tmp_path: Path):
-    path = tmp_path / "hosts"
-    write_hostfile(path, local_hosts([2, 2, 1]))
-    assert path.read_text() == "localhost slots=5\n"
-    write_hostfile(path, [("a", 1), ("b", 2)], HostfileStyle.MPICH)
-    assert path.read_text() == "a:1\nb:2\n"
-    assert local_hosts([]) == []
-    assert list(tmp_path.iterdir()) == [path]
+def test_host_files_have_the_slots_of_all_nodes(tmp_path: Path):
+    env = write_hosts(tmp_path, at("n0:01 n1:01 n2:0"))
+    assert Path(env["BATUTA_HOSTFILE"]).read_text() == "localhost slots=5\n"
+    assert Path(env["HYDRA_HOST_FILE"]).read_text() == "localhost:5\n"
+    assert env["BATUTA_NUM_PROCS"] == "5"
+    named = {value for value in env.values() if value.startswith("/")}
+    assert {str(path) for path in tmp_path.iterdir()} == named
 
 
 def test_discovery_script_prints_the_hosts_of_now(tmp_path: Path):
-    script = tmp_path / "it's here" / "discover.sh"
-    script.parent.mkdir()
-    write_discovery_script(script, local_hosts([2]))
+    control = tmp_path / "it's here"
+    control.mkdir()
+    script = write_hosts(control, at("n0:01"))["BATUTA_DISCOVERY_SCRIPT"]
 
     def discovered() -> str:
         return subprocess.run([script], check=True, capture_output=True, text=True, cwd="/").stdout
 
     assert discovered() == "localhost:2\n"
-    update_discovery(script, local_hosts([2, 2]))
+    write_hosts(control, at("n0:01 n1:01"))
     assert discovered() == "localhost:4\n"
-    update_discovery(script, [])
-    assert discovered() == ""

@@ -43,7 +43,7 @@ def test_different_jobs_have_different_folders():
 def test_record_is_read_as_it_was_written(tmp_path: Path):
     files = JobFiles(tmp_path, "a")
     files.prepare(3)
-    record = RunRecord("a", 3, at("n0:01 n1:3"), 2, 23456, 1234.5).asked(1240.0).moved_to(at("n0:0")).left()
+    record = RunRecord("a", 3, at("n0:01 n1:3"), 2, 23456, 1234.5, asked_s=1240.0).moved_to(at("n0:0")).left()
     write_record(files, record)
     assert read_record(files, 3) == record
 
@@ -136,7 +136,7 @@ def test_gpu_is_taken_until_it_is_released():
     [("n0:0", True), ("n0:01", True), ("n0:01 n1:0", True), ("n0:1", False), ("n0:01 n1:01", False)],
 )
 def test_place_that_horovod_can_change_to_by_itself(wanted: str, can: bool):
-    machine = Machine({"n0": 0, "n1": 1}, {"n0": range(4), "n1": range(4)}, {}, Path("bell"), Path("sdk"), 1)
+    machine = Machine({"n0": 0, "n1": 1}, {"n0": range(4), "n1": range(4)}, {}, Path("bell"), Path("sdk"))
     record = RunRecord("a", 0, at("n0:01 n1:0"), 1, 20000, 0.0)
     horovod = make_job("a", max=4, kind=JobKind.HOROVOD_ELASTIC)
     assert can_resize_in_place(machine, horovod, record, at(wanted)) is can

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from batuta.backends.local.logs import Piece, ReplicaLog
 from batuta.backends.local.supervisor.output_log import CappedLog
+from tests.support.local_replicas import follow
 
 CAP = 32 * 1024  # the least there is
 
@@ -94,7 +95,7 @@ def test_offsets_beyond_the_end_and_before_the_beginning(path: Path):
 def test_log_that_is_not_there_is_empty(path: Path):
     log = ReplicaLog(path)
     assert (log.span().begin, log.span().end, log.tail(5)) == (0, 0, [])
-    assert list(log.follow(0, threading.Event(), lambda: True)) == []
+    assert list(follow(log, lambda: True)) == []
 
 
 @pytest.mark.parametrize("step", ["renamed", "reopened"])
@@ -123,7 +124,7 @@ def test_reader_during_rotations_sees_every_line_where_it_belongs(path: Path):
     writer = threading.Thread(target=write_all)
     writer.start()
     end = 0
-    for piece in ReplicaLog(path).follow(0, threading.Event(), done.is_set, poll_s=0.0):
+    for piece in follow(ReplicaLog(path), done.is_set):
         assert piece.begin >= end
         assert piece.begin % 8 == 0
         first = piece.begin // 8
@@ -139,29 +140,9 @@ def test_tail_looks_at_a_bounded_part(path: Path):
     assert log.tail_offset(10**9) == 4 * 1024 * 1024
 
 
-def test_characters_are_not_torn_by_a_follower(path: Path):
-    text = "é🎼x" * 5
-    raw = text.encode()
-    stop = threading.Event()
-    log = ReplicaLog(path)
-    seen = ""
-    writer = CappedLog(str(path), CAP)
-    follower = log.follow(0, stop, lambda: False, poll_s=0.0)
-    for i in range(len(raw)):
-        writer.write(raw, i, i + 1)
-        if raw[: i + 1].decode(errors="ignore") != seen:
-            piece = next(follower)
-            assert "�" not in piece.text
-            seen += piece.text
-    writer.close()
-    assert seen == text
-
-
 def test_bytes_that_are_no_text_are_replaced(path: Path):
     write(path, [b"a\xff\xfeb\n\xe2\x82"])
     assert ReplicaLog(path).tail(2) == ["a��b", "�"]
-    pieces = list(ReplicaLog(path).follow(0, threading.Event(), lambda: True))
-    assert "".join(piece.text for piece in pieces) == "a��b\n�"
 
 
 def test_log_that_cannot_be_written_counts_what_is_lost(path: Path):

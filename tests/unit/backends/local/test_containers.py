@@ -11,9 +11,10 @@ from batuta.backends.local.containers import (
     Container,
     ContainerRuntimes,
     DockerCompatible,
-    container_run,
+    in_container,
     mounts_of,
 )
+from batuta.backends.local.runner_protocol import ReplicaSpec
 
 BOX = Container("job-1.0", "busybox:1", Path("/home/jobs/1/runs/0/0"), [("/home/jobs/1", "/home/jobs/1")])
 
@@ -81,10 +82,11 @@ def test_a_login_at_a_registry_is_a_file_of_the_run_and_on_no_command_line():
         "SKYPILOT_DOCKER_PASSWORD": "hush",
         "SKYPILOT_DOCKER_SERVER": "r.io",
     }
-    made = container_run(DockerCompatible("podman", "podman"), BOX, {"run": "x"}, Path("/w"), env, {}, {"PATH": "/bin"})
+    spec = ReplicaSpec(BOX.run_id, "x", Path("/w"), Path("/w/log"), env)
+    made = in_container(spec, DockerCompatible("podman", "podman"), BOX, {"PATH": "/bin"})
     assert json.loads(made.files["config.json"]) == {"auths": {"r.io": {"auth": "YW5uOmh1c2g="}}}
     assert made.env["REGISTRY_AUTH_FILE"] == "/home/jobs/1/runs/0/0/config.json"
-    assert "hush" not in " ".join((*made.setup, *made.run, *made.cleanup))
+    assert "hush" not in " ".join((*(made.setup or ()), *made.run, *made.cleanup))
 
 
 def test_the_first_runtime_that_answers_is_used(tmp_path):

@@ -86,11 +86,11 @@ def test_the_truth_decides_and_not_what_the_scheduler_believes() -> None:
     assert end_s(play(machine(job), (0, start("a", "n0:01")))) == 200
 
 
-def test_one_restart_time_may_be_set_for_all_and_the_first_start_may_be_free() -> None:
+def test_one_restart_time_may_be_set_for_all() -> None:
     script = ((0.0, start("a", "n0:0")), (10.0, resize("a", "n0:01")))
-    # 10 s free and at once; then 50 s in vain; then 90 s of work left for two GPUs.
     job = sim_job("a", restart_s=7, max=2)
-    assert end_s(play(machine(job, restart_s=50, first_start_free=True), *script)) == 10 + 50 + 45
+    # 10 s and 50 s in vain; then 100 s of work left for two GPUs.
+    assert end_s(play(machine(job, restart_s=50), *script)) == 10 + 50 + 50
     assert end_s(play(machine(job, restart_s=0), *script)) == 10 + 45
 
 

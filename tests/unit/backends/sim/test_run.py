@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from batuta.backends.sim.backend import SimBackend
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.failures import FailureKind, FailureRecord
 from batuta.backends.sim.recorder import DecisionHistory
 from batuta.backends.sim.result import RunResult, Segment, summarise
 from batuta.backends.sim.run import RunOptions, simulate
-from batuta.backends.sim.workload import SimJob, Workload, first_jobs, resample
+from batuta.backends.sim.workload import SimJob, Workload, resample
 from batuta.core.cluster import Node
 from batuta.core.job import JobState
 from batuta.core.plan import Plan
@@ -268,9 +269,9 @@ def test_drawing_keeps_the_arrivals_and_repeats_jobs() -> None:
 
 
 def test_only_the_first_jobs_when_asked() -> None:
-    whole = workload()
-    assert first_jobs(whole, None) is whole
-    assert first_jobs(whole, 2).jobs == whole.jobs[:2]
+    runs = [run_experiment(Experiment("fifo", "sample", "8x4", limit=limit)) for limit in (2, None)]
+    assert [job.id for job in runs[0].jobs] == [job.id for job in runs[1].jobs[:2]]
+    assert len(runs[1].jobs) == 120
 
 
 # ------------------------------------------------------------------------------------------- story of one job

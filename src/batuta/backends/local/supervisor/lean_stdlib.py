@@ -1,8 +1,8 @@
 """JSON, signals and prctl, straight from the C modules of the standard library.
 
 There is one runner per replica, and a replica waits for its runner to start. The modules in front of these
-(json, signal, ctypes) load `re` and `enum` and would double that time. An interpreter without these C modules
-gets the ordinary ones.
+(json, signal, ctypes) load `re` and `enum` and would double that time. An interpreter without the C modules of
+json and signal gets the ordinary ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 TYPE_CHECKING = False  # `typing` itself is one of the slow ones
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
     from typing import Any
 else:
     try:
@@ -20,17 +19,8 @@ else:
     except ImportError:
         import signal
 
-__all__ = [
-    "PR_SET_CHILD_SUBREAPER",
-    "PR_SET_NAME",
-    "PR_SET_PDEATHSIG",
-    "TYPE_CHECKING",
-    "call",
-    "dump",
-    "parse",
-    "prctl",
-    "signal",
-]
+__all__ = ["PR_SET_CHILD_SUBREAPER", "PR_SET_NAME", "PR_SET_PDEATHSIG", "TYPE_CHECKING"]
+__all__ += ["call", "dump", "parse", "prctl", "signal"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -42,7 +32,11 @@ def prctl(option: int, value: int | bytes) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        return _prctl()(option, value) == 0
+        import _ctypes
+
+        itself: Any = None  # what the interpreter has loaded, its C library included
+        address = _ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl")
+        return int(_ctypes.call_function(address, (option, value, 0, 0, 0))) == 0
     except (ImportError, AttributeError, OSError):
         return False
 
@@ -72,39 +66,30 @@ def call(name: str, *arguments: int | bytes | str) -> int:
 def parse(text: str) -> Any:
     """The value of a JSON text; ValueError when it is none."""
     try:
-        return _parser()(text)
+        from _json import make_scanner
+
+        scan = make_scanner(_Strict)  # type: ignore[arg-type]  # anything with these attributes
+    except (ImportError, AttributeError):
+        import json
+
+        return json.loads(text)
+    try:
+        return scan(text, 0)[0]
     except StopIteration as nothing:  # what the C scanner says at an unexpected end
         raise ValueError("not JSON") from nothing
 
 
 def dump(value: object) -> str:
-    """JSON of what a state consists of: text, numbers, None, lists, dicts with text as keys."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(key)}: {dump(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(dump, value)) + "]"
-    raise TypeError(f"no JSON for {type(value).__name__}")
+    """JSON, in ASCII alone, of plain Python values."""
+    try:
+        from _json import encode_basestring_ascii, make_encoder
 
+        encode = make_encoder(None, None, encode_basestring_ascii, None, ": ", ", ", False, False, True)  # type: ignore[arg-type]
+    except (ImportError, AttributeError):
+        import json
 
-def _quoted(text: str) -> str:
-    escaped = []
-    for char in text:
-        if char in '"\\':
-            escaped.append("\\" + char)
-        elif " " <= char <= "~":
-            escaped.append(char)
-        else:
-            units = char.encode("utf-16-be", "surrogatepass").hex()
-            escaped.extend(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    return '"' + "".join(escaped) + '"'
+        return json.dumps(value)
+    return "".join(encode(value, 0))
 
 
 class _Strict:
@@ -114,29 +99,3 @@ class _Strict:
     object_hook = object_pairs_hook = parse_constant = None
     parse_float = float
     parse_int = int
-
-
-def _parser() -> Callable[[str], Any]:
-    try:
-        from _json import make_scanner
-
-        scan = make_scanner(_Strict)  # type: ignore[arg-type]  # anything with these attributes
-    except (ImportError, AttributeError):
-        import json
-
-        return json.loads
-    return lambda text: scan(text, 0)[0]
-
-
-def _prctl() -> Callable[[int, int | bytes], int]:
-    try:
-        import _ctypes
-
-        itself: Any = None  # what the interpreter has loaded, its C library included
-        address = _ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl")
-        return lambda option, value: int(_ctypes.call_function(address, (option, value, 0, 0, 0)))
-    except (ImportError, AttributeError):
-        import ctypes
-
-        libc = ctypes.CDLL(None)
-        return lambda option, value: int(libc.prctl(option, value, 0, 0, 0))

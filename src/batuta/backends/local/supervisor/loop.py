@@ -28,8 +28,7 @@ def start_command(
 ) -> int:
     """Runs a command without input, its output in a descriptor; returns the pid once the command really runs.
 
-    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory
-    or the view.
+    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory or the view.
     """
     reader, writer = os.pipe()  # a successful exec closes the writer, a failed one writes into it
     runner = os.getpid()
@@ -95,28 +94,19 @@ def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
     """Makes the folders that are not there yet, and writes the scripts; what was in the way."""
     try:
         for folder in spec.get("folders") or ():
-            _make_folder(folder)
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue  # another replica was first, or another run
         for name, text in (spec.get("scripts") or {}).items():
-            _write_file(os.path.join(run_dir, name), text.encode("utf-8", "surrogateescape"))
+            # There may be secrets in it.
+            with open(os.open(os.path.join(run_dir, name), _CREATE_FLAGS, 0o600), "wb", buffering=0) as file:
+                data = text.encode("utf-8", "surrogateescape")
+                while data:
+                    data = data[file.write(data) :]
     except OSError as problem:
         return problem
     return None
-
-
-def _make_folder(folder: str) -> None:
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        return  # another replica was first, or another run
-
-
-def _write_file(path: str, data: bytes) -> None:
-    file = os.open(path, _CREATE_FLAGS, 0o600)  # there may be secrets in it
-    try:
-        while data:
-            data = data[os.write(file, data) :]
-    finally:
-        os.close(file)
 
 
 _SWEEP_S = 10.0
@@ -166,7 +156,7 @@ class Supervisor:
             if self._view is not None:
                 self._view.prepare()
             self._step(0.0)  # what the server asked before we could listen
-            why = self._stopping() or self._set_up() or self._run()
+            why = self._stopped_by or self._set_up() or self._run()
         except OSError as problem:
             why = "cannot-start"
             self._report.error = f"{problem.filename or 'runner'}: {problem.strerror}"
@@ -186,16 +176,14 @@ class Supervisor:
         """Prepares the node, and waits until all replicas have; why the replica ends here, if it does."""
         if not self._spec.get("setup"):
             return None
-        return self._prepare() or self._await_others()
-
-    def _await_others(self) -> str | None:
-        """Waits for the setups of the other replicas: none runs before all are prepared."""
+        if (why := self._prepare()) is not None:
+            return why
         pause_s = 0.01
         for marker in self._spec.get("setup_awaits") or ():
             while self._stopped_by is None and not os.path.exists(marker):
                 self._step(pause_s)
                 pause_s = min(pause_s * 1.5, 0.25)
-        return self._stopping()
+        return self._stopped_by
 
     def _prepare(self) -> str | None:
         """Runs the setup of this replica, unless it was done before."""
@@ -205,8 +193,8 @@ class Supervisor:
         self._report.phase("setup")
         lock = self._lock(self._spec["setup_lock"]) if marker else -1
         try:
-            if self._stopping() or (marker and os.path.exists(marker)):
-                return self._stopping()
+            if self._stopped_by or (marker and os.path.exists(marker)):
+                return self._stopped_by
             self._start(argv, setup=True)
             self._report.phase("setup")
             status = self._wait_for_main()
@@ -251,7 +239,7 @@ class Supervisor:
         self._report.child_started(self._processes.main, setup=setup)
 
     def _stopping(self) -> str | None:
-        """Why the replica is being stopped, if it is."""
+        """Why the replica is being stopped, if it is: a type checker forgets that a signal may change it."""
         return self._stopped_by
 
     def _wait_for_main(self) -> int | None:

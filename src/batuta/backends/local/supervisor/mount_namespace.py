@@ -230,11 +230,7 @@ def _leave_namespace() -> None:
         call("unshare", _CLONE_NEWNS)
     except PermissionError:
         call("unshare", _CLONE_NEWNS | _CLONE_NEWUSER)
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     call("mount", b"none", b"/", 0, _MS_REC | _MS_SLAVE, 0)

@@ -36,7 +36,6 @@ class CappedLog:
         self._open()
 
     def write(self, data: bytearray | bytes, begin: int, end: int) -> None:
-        """Appends data[begin:end]."""
         while end - begin > self._half - self._size:
             cut = self._cut(data, begin, end)
             self._append(data, begin, cut)

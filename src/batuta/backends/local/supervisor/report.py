@@ -43,16 +43,12 @@ class StatusFile:
             os.ftruncate(self._spare, len(data))
             os.rename(self._spare_path, self._path)
         except OSError:
-            self._drop_spare()  # it may be gone, with the whole directory
+            self.close()  # it may be gone, with the whole directory
             return False
         os.close(self._spare)
         self._spare = -1
         self._make_spare()
         return True
-
-    def close(self) -> None:
-        """Gives the spare space back."""
-        self._drop_spare()
 
     def _make_spare(self) -> bool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -62,10 +58,11 @@ class StatusFile:
                 return True
         except OSError:
             pass
-        self._drop_spare()
+        self.close()
         return False
 
-    def _drop_spare(self) -> None:
+    def close(self) -> None:
+        """Gives the spare space back."""
         if self._spare < 0:
             return
         os.close(self._spare)
@@ -176,8 +173,12 @@ class CheckpointRequests:
         self._file = StatusFile(path) if path else None
 
     def add(self) -> int:
-        """Makes a new request; its number."""
-        number = self._latest() + 1
+        """Makes a new request; its number. It goes on from that of a former run, if they share the file."""
+        try:
+            with open(self._path or "", encoding="utf-8") as file:
+                number = int(file.read(32)) + 1
+        except (OSError, ValueError):
+            number = 1
         if self._file:
             self._file.replace(f"{number}\n")
         return number
@@ -185,11 +186,3 @@ class CheckpointRequests:
     def close(self) -> None:
         if self._file:
             self._file.close()
-
-    def _latest(self) -> int:
-        """The number in the file: a former run's, if they share it."""
-        try:
-            with open(self._path or "", encoding="utf-8") as file:
-                return int(file.read(32))
-        except (OSError, ValueError):
-            return 0

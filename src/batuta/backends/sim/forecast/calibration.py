@@ -1,13 +1,12 @@
 """How far off earlier forecasts turned out to be, and what that says of new ones.
 
-A forecast is quantiles over simulated projections, so it is too sure of itself wherever the simulation is
-wrong in the same way in all of them. Each forecast is therefore kept until its job has ended. The error of a
-forecast is counted in its own spread: how many times the way from its P50 to its P90 the end lay beyond its
-P50. Whenever a job ends later than forecast, the quantile moves up a little, and down by less whenever one
-does not: in balance, a P90 is exceeded by one job in ten, whatever the model, the policy or the season
-(online conformal prediction by quantile tracking; Angelopoulos, Candès and Tibshirani, NeurIPS 2023).
-Guesses about jobs of which hardly anything is known are corrected apart: the correction of one kind would
-make the other too sure or too cautious.
+A forecast is quantiles over simulated projections, so it is too sure of itself wherever the simulation is wrong in the
+same way in all of them. Each forecast is therefore kept until its job has ended. The error of a forecast is counted in
+its own spread: how many times the way from its P50 to its P90 the end lay beyond its P50. Whenever a job ends later
+than forecast, the quantile moves up a little, and down by less whenever one does not: in balance, a P90 is exceeded by
+one job in ten, whatever the model, the policy or the season (online conformal prediction by quantile tracking;
+Angelopoulos, Candès and Tibshirani, NeurIPS 2023). Guesses about jobs of which hardly anything is known are corrected
+apart: the correction of one kind would make the other too sure or too cautious.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ class ForecastKind(Enum):
     GUESS = "guess"
 
 
-MIDDLE_STEP = 0.005
-LATE_STEPS = {ForecastKind.KNOWN: 0.3, ForecastKind.GUESS: 0.1}
-"""In spreads. Larger follows faster, and makes forecasts noisier: the P50 is not far off to begin with, and
-the spread of a guess is large."""
+STEPS = {ForecastKind.KNOWN: (0.005, 0.3), ForecastKind.GUESS: (0.005, 0.1)}
+"""Of both quantiles, in spreads. Larger follows faster, and makes forecasts noisier: the P50 is not far off to
+begin with, and the spread of a guess is large."""
 GUESS_SPREAD = 1.0
 """Of log time: a P90 of nearly three times the P50 is more of a guess than of a forecast."""
 MIDDLES, LATES = (-1.5, 2.5), (0.1, 6.0)
@@ -54,20 +52,15 @@ class QuantileOffsets(NamedTuple):
     middle: float = 0.0
     late: float = 1.0
 
-    def after(self, exceeded: Exceeded, late_step: float) -> QuantileOffsets:
-        middle = self.middle + MIDDLE_STEP * (exceeded.middle - (1.0 - P50))
-        late = self.late + late_step * (exceeded.late - (1.0 - P90))
+    def after(self, exceeded: tuple[bool, bool], steps: tuple[float, float]) -> QuantileOffsets:
+        """The quantiles after a job ended later than its P50 and its P90, or not."""
+        middle = self.middle + steps[0] * (exceeded[0] - (1.0 - P50))
+        late = self.late + steps[1] * (exceeded[1] - (1.0 - P90))
         return QuantileOffsets(middle, late).bounded()
 
     def bounded(self) -> QuantileOffsets:
-        return QuantileOffsets(_within(self.middle, MIDDLES), _within(self.late, LATES))
-
-
-class Exceeded(NamedTuple):
-    """Whether a job ended later than its forecast P50 and P90."""
-
-    middle: bool
-    late: bool
+        middle, late = min(max(self.middle, MIDDLES[0]), MIDDLES[1]), min(max(self.late, LATES[0]), LATES[1])
+        return QuantileOffsets(middle, late)
 
 
 class IssuedForecast(NamedTuple):
@@ -87,10 +80,11 @@ class IssuedForecast(NamedTuple):
     def kind(self) -> ForecastKind:
         return _kind(self.spread)
 
-    def exceeded(self, end_s: float) -> Exceeded:
+    def exceeded(self, end_s: float) -> tuple[bool, bool]:
+        """Whether an end at this time is later than the forecast P50 and P90."""
         taken_s = max(end_s - self.at_s, 0.0)
         error = math.log((taken_s + NEAR_S) / (self.ahead_s + NEAR_S)) / self.spread
-        return Exceeded(error > self.middle, error > self.late)
+        return error > self.middle, error > self.late
 
 
 class ForecastCalibrator:
@@ -122,30 +116,25 @@ class ForecastCalibrator:
             del self._open[next(iter(self._open))]
 
     def learn(self, past: Mapping[JobId, PastJob], living: Iterable[JobId], now_s: float) -> None:
-        """Counts the forecasts of jobs that have ended, or that are late already.
-
-        A job that did not succeed does not count.
-        """
+        """Counts the forecasts of jobs that succeeded, or that are late already."""
         alive = frozenset(living)
         for job, issued in list(self._open.items()):
             over = past.get(job)
             if job in alive:
-                self._open[job] = [one for one in issued if not self._is_late(one, now_s)]
+                # One that is late counts before the job has ended: otherwise only short jobs would count.
+                late = [one for one in issued if one.exceeded(now_s)[1]]
+                self._open[job] = [one for one in issued if one not in late]
+                for one in late:
+                    self._count(one, now_s)
                 continue
             del self._open[job]
             if over is not None and over.state is JobState.SUCCEEDED:
                 for one in issued:
-                    self._count(one, one.exceeded(over.end_s))
+                    self._count(one, over.end_s)
 
-    def _is_late(self, issued: IssuedForecast, now_s: float) -> bool:
-        """Whether it counts before the job has ended: otherwise only short jobs would count."""
-        exceeded = issued.exceeded(now_s)
-        if exceeded.late:
-            self._count(issued, exceeded)
-        return exceeded.late
-
-    def _count(self, issued: IssuedForecast, exceeded: Exceeded) -> None:
-        self.offsets[issued.kind] = self.offsets[issued.kind].after(exceeded, LATE_STEPS[issued.kind])
+    def _count(self, issued: IssuedForecast, end_s: float) -> None:
+        kind = issued.kind
+        self.offsets[kind] = self.offsets[kind].after(issued.exceeded(end_s), STEPS[kind])
         self.count += 1
 
     def _calibrated(self, now_s: float, one: JobForecast) -> JobForecast:
@@ -182,10 +171,6 @@ class ForecastCalibrator:
         self.offsets, self.count = offsets, count
         for one in issued:
             self._open.setdefault(one.job, []).append(one)
-
-
-def _within(value: float, limits: tuple[float, float]) -> float:
-    return min(max(value, limits[0]), limits[1])
 
 
 def _spread(now_s: float, one: JobForecast) -> float:

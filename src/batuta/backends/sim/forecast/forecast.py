@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batuta.backends.sim.forecast.projection import (
-    NO_EVENTS,
-    ExternalEvents,
-    Projection,
-    ProjectionLimits,
-    backend_of,
-    fork_at,
-    project,
-)
-from batuta.backends.sim.forecast.sampling import DurationEstimator, Effort, Sampler, quantile
+from batuta.backends.sim.forecast.projection import NO_EVENTS, ExternalEvents, Projection, backend_of, fork_at, project
+from batuta.backends.sim.forecast.sampling import Effort, Sampler, quantile
 from batuta.core.arrays import FloatArray
 from batuta.core.decide import SchedulerProfile
 from batuta.core.job import DesiredState, JobId
@@ -26,6 +18,8 @@ from batuta.engine.loop import Cadence
 from batuta.prediction.duration import Quantiles, remaining_work
 
 P50, P90 = 0.5, 0.9
+_NEVER = {DesiredState.PARK: "parked", DesiredState.CANCEL: "being cancelled", DesiredState.TRY: "tried out first"}
+"""Why a job that is to be so does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +59,6 @@ class Forecast:
         return next((one for one in self.jobs if one.job == job), None)
 
 
-def _no_events(run: int) -> ExternalEvents:
-    return NO_EVENTS
-
-
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
     """A World to project, with the estimates of its jobs and the sampler of their work."""
@@ -79,7 +69,7 @@ class ForecastInput:
     """Of every living job."""
     draws: Sampler
     effort: Effort = field(default_factory=Effort)
-    external: Callable[[int], ExternalEvents] = _no_events
+    external: Callable[[int], ExternalEvents] = lambda run: NO_EVENTS
     """External events by number of the run."""
     awaited: Set[JobId] | None = None
     """Project until these jobs have ended; None: all living jobs."""
@@ -93,7 +83,6 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
     base, effort = fork_at(inputs.world, inputs.now_s), inputs.effort
     left_s = inputs.draws.left_s({job: inputs.known[job] for job in base.jobs.ids})
     awaited = frozenset(base.jobs.ids) if inputs.awaited is None else inputs.awaited
-    limits = ProjectionLimits(effort.horizon_s, inputs.cpu_until_s, effort.precision)
     found: list[Projection] = []
     for run in range(inputs.draws.runs):
         if found and found[-1].truncated and found[-1].until_s - base.now_s < effort.horizon_s:
@@ -101,16 +90,16 @@ def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bo
         fork = base.fork()
         own = {job: float(values[run]) for job, values in left_s.items()}
         backend = backend_of(fork, own, inputs.external(run), inputs.decides_at_once)
-        found.append(project(fork, backend, source.make(), source.cadence, awaited, limits, measured=measured))
+        rules, until_s = source.make(), inputs.cpu_until_s
+        found.append(
+            project(fork, backend, rules, source.cadence, awaited, effort, cpu_until_s=until_s, measured=measured)
+        )
     return found
 
 
-def duration_estimates(
-    world: World, now_s: float, lengths: DurationEstimator = remaining_work
-) -> dict[JobId, Quantiles]:
-    """The estimated work left of every living job."""
+def duration_estimates(world: World, now_s: float) -> dict[JobId, Quantiles]:
     fork = fork_at(world, now_s)
-    return {job: lengths(fork, job) for job in fork.jobs.ids}
+    return {job: remaining_work(fork, job) for job in fork.jobs.ids}
 
 
 def summarise(inputs: ForecastInput, projections: Sequence[Projection]) -> Forecast:
@@ -150,24 +139,16 @@ def _own_spread(from_s: float, finish_s: float, known: Quantiles) -> tuple[float
 
 
 def _table(
-    projections: Sequence[Projection],
-    ids: Sequence[JobId],
-    times: Callable[[Projection], Mapping[JobId, float]],
+    projections: Sequence[Projection], ids: Sequence[JobId], times: Callable[[Projection], Mapping[JobId, float]]
 ) -> FloatArray:
     """A row for each job, a column for each projection."""
-    return np.array([[times(projection).get(job, math.inf) for projection in projections] for job in ids]).reshape(
-        len(ids), len(projections)
-    )
+    rows = [[times(projection).get(job, math.inf) for projection in projections] for job in ids]
+    return np.array(rows).reshape(len(ids), len(projections))
 
 
 def _why_never(world: World, row: int, projections: Sequence[Projection]) -> str:
-    wish = world.jobs.wish_of(row)
-    if wish is DesiredState.PARK:
-        return "parked"
-    if wish is DesiredState.CANCEL:
-        return "being cancelled"
-    if wish is DesiredState.TRY:
-        return "tried out first"
+    if (why := _NEVER.get(world.jobs.wish_of(row))) is not None:
+        return why
     if any(projection.truncated for projection in projections):
         return "later than was looked ahead"
     return "never, as things are"

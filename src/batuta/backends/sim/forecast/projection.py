@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureRecord
-from batuta.backends.sim.forecast.sampling import believed_left_s
+from batuta.backends.sim.forecast.sampling import Effort, believed_left_s
 from batuta.backends.sim.recorder import Contention, Recorder, attained_gpu_s
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node
 from batuta.core.curve import SpeedCurve
 from batuta.core.decide import SchedulerProfile
-from batuta.core.event import Event, JobEnded, JobFound, JobInterrupted, JobSubmitted, NodeLost, Planned
 from batuta.core.job import NO_RESTART_S, DesiredState, Job, JobId, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start
@@ -32,7 +31,6 @@ from batuta.core.world import World
 from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Cadence, Engine
 from batuta.engine.observers import Observer
-from batuta.engine.ports import Backend
 
 
 class MeasuredJob(NamedTuple):
@@ -76,44 +74,30 @@ def backend_of(
     lets the first cycle run at once, for events that no cycle has seen yet.
     """
     now_s, jobs = fork.now_s, fork.jobs
-    nodes = [*fork.nodes.nodes, *_nodes_to_come(external.script)]
+    nodes = [*fork.nodes.nodes, *(event.node for event in external.script if isinstance(event, ev.NodeAdded))]
     script = [*_opening(fork, decides_at_once), *external.script, *_releases(fork), *_trial_ends(fork)]
     script.sort(key=lambda event: event.time_s)
     backend = SimBackend(external.arrivals, nodes, failures=external.failures, script=script, now_s=now_s)
-    begun_s, resized_s = jobs.last_start_s, jobs.last_resize_s
     for row, job in enumerate(jobs.jobs):
         phase, placement = jobs.phase_of(row), jobs.placements[row]
         curve, restart_s = (measured or {}).get(job.id) or (job.curve, float(jobs.restart_s[row]))
         saves = job.restartable or job.id in jobs.checkpoints
         known = job if saves == job.restartable else replace(job, restartable=saves)
         sim = SimJob(as_simulated(known, believed_left_s(fork, row), restart_s), left_s[job.id], curve)
-        last_s = max(_or_zero(begun_s[row]), _or_zero(resized_s[row]))
-        ran_s = _ran_s(fork, row) if job.time_limit_s is not None else 0.0
+        last_s = max(_or_zero(jobs.last_start_s[row]), _or_zero(jobs.last_resize_s[row]))
+        ran_s = float(jobs.run_s[row]) + (0.0 if placement is None else now_s - float(jobs.anchor_s[row]))
         if phase is Phase.STOPPING:
             continue
-        if placement is None or phase is Phase.BROKEN:
-            # A broken job makes no progress until the next cycle gives it whole GPUs.
-            backend.adopt(sim, None, begun_s=now_s, ran_s=ran_s)
-        elif phase is Phase.RUNNING:
-            backend.adopt(sim, placement, begun_s=last_s, ran_s=ran_s)
-        else:
-            ready_s = last_s + sim.job.restart_s
-            backend.adopt(sim, placement, begun_s=last_s, ready_s=ready_s, ran_s=ran_s)
+        if phase is Phase.BROKEN:
+            placement = None  # it makes no progress until the next cycle gives it whole GPUs
+        ready_s = None if phase is Phase.RUNNING else last_s + sim.job.restart_s
+        backend.adopt(sim, placement, begun_s=last_s, ready_s=ready_s, ran_s=ran_s)
     return backend
 
 
-def _ran_s(fork: World, row: int) -> float:
-    """How long a job has run so far."""
-    jobs = fork.jobs
-    since_s = 0.0 if jobs.placements[row] is None else fork.now_s - float(jobs.anchor_s[row])
-    return since_s + float(jobs.run_s[row])
-
-
 def as_simulated(job: Job, believed_s: float, restart_s: float) -> Job:
-    """The job as the simulated machines know it.
-
-    A job that cannot be restarted still starts once; that time is not known and counts as 0.
-    """
+    """The job as the simulated machines know it."""
+    # A job that cannot be restarted still starts once; that time is not known and counts as 0.
     known_s = 0.0 if restart_s >= NO_RESTART_S else restart_s
     return replace(job, work_s=believed_s, restart_s=known_s)
 
@@ -151,10 +135,6 @@ def _trial_ends(fork: World) -> list[ev.Event]:
     return found
 
 
-def _nodes_to_come(script: Sequence[ev.Event]) -> list[Node]:
-    return [event.node for event in script if isinstance(event, ev.NodeAdded)]
-
-
 def _or_zero(time_s: float) -> float:
     return 0.0 if math.isnan(time_s) else float(time_s)
 
@@ -166,12 +146,6 @@ _NEAR_S = 600.0
 """The precision is never finer than at this distance."""
 
 
-class ProjectionBackend(Backend, Protocol):
-    """A simulated backend that also knows how long a job takes alone."""
-
-    def alone_s(self, job: JobId, gpus: float) -> float: ...
-
-
 @dataclass(slots=True)
 class Projection:
     """What happens to the jobs. A job that does not start or end within the projection is missing."""
@@ -179,7 +153,6 @@ class Projection:
     now_s: float
     """When it began."""
     until_s: float = 0.0
-    """When it ended."""
     start_s: dict[JobId, float] = field(default_factory=dict)
     """When jobs without GPUs get them for the first time."""
     end_s: dict[JobId, float] = field(default_factory=dict)
@@ -189,7 +162,7 @@ class Projection:
     """GPU-seconds held by jobs that ended, from the beginning on."""
     fairness: dict[JobId, float] = field(default_factory=dict)
     """Finish-time fairness ρ from the beginning on: time taken over that of a fair share of the cluster."""
-    restarts_of: dict[JobId, int] = field(default_factory=dict)
+    restarts_of: Counter[JobId] = field(default_factory=Counter)
     """Starts after the first one, resizes and migrations; jobs without any are missing."""
     preemptions: int = 0
     cycles: int = 0
@@ -200,7 +173,7 @@ class Projection:
 
     @property
     def restarts(self) -> int:
-        return sum(self.restarts_of.values())
+        return self.restarts_of.total()
 
     @property
     def utilisation(self) -> float:
@@ -208,10 +181,10 @@ class Projection:
 
 
 class ProjectionWatcher(Observer):
-    """A watcher of the engine that fills a Future."""
+    """A watcher of the engine that fills a Projection."""
 
     def __init__(self, world: World, projection: Projection, recorder: Recorder | None, awaited: set[JobId]) -> None:
-        self._future = projection
+        self._projection = projection
         self._recorder = recorder
         self.awaited = awaited
         """The jobs that have not ended yet."""
@@ -228,47 +201,43 @@ class ProjectionWatcher(Observer):
             job: attained_gpu_s(world, row, projection.now_s) for row, job in enumerate(world.jobs.ids)
         }
 
-    def saw(self, world: World, event: Event) -> None:
-        if isinstance(event, Planned):
+    def saw(self, world: World, event: ev.Event) -> None:
+        if isinstance(event, ev.Planned):
             self._planned(event.time_s, event.plan)
-        elif isinstance(event, JobEnded):
+        elif isinstance(event, ev.JobEnded):
             self._ended(world, event)
-        elif isinstance(event, JobSubmitted):
+        elif isinstance(event, ev.JobSubmitted):
             self.born_s[event.job.id] = self._waits_since[event.job.id] = event.time_s
-        elif isinstance(event, JobFound):
+        elif isinstance(event, ev.JobFound):
             self._add_wait(event.job, event.time_s)
-        elif isinstance(event, NodeLost | JobInterrupted):
+        elif isinstance(event, ev.NodeLost | ev.JobInterrupted):
             for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True):
                 if placement is None:
                     self._waits_since.setdefault(job, event.time_s)
 
     def _planned(self, time_s: float, plan: Plan) -> None:
-        projection = self._future
+        projection = self._projection
         for command in plan.commands:
             job = command.job
             if isinstance(command, Start):
                 if job in projection.start_s or job in self._had_run:
-                    self._count_restart(job)
+                    projection.restarts_of[job] += 1
                 projection.start_s.setdefault(job, time_s)
                 self._add_wait(job, time_s)
             elif isinstance(command, Resize | Migrate):
-                self._count_restart(job)
+                projection.restarts_of[job] += 1
                 self._add_wait(job, time_s)
             elif isinstance(command, Preempt):
                 projection.preemptions += 1
                 self._waits_since.setdefault(job, time_s)
 
-    def _count_restart(self, job: JobId) -> None:
-        counts = self._future.restarts_of
-        counts[job] = counts.get(job, 0) + 1
-
     def _add_wait(self, job: JobId, time_s: float) -> None:
         since_s = self._waits_since.pop(job, None)
         if since_s is not None:
-            self._future.wait_s[job] = self._future.wait_s.get(job, 0.0) + time_s - since_s
+            self._projection.wait_s[job] = self._projection.wait_s.get(job, 0.0) + time_s - since_s
 
-    def _ended(self, world: World, event: JobEnded) -> None:
-        projection, job, over = self._future, event.job, world.past.get(event.job)
+    def _ended(self, world: World, event: ev.JobEnded) -> None:
+        projection, job, over = self._projection, event.job, world.past.get(event.job)
         # The backend may report the end of a job late.
         end_s = event.time_s if over is None else over.end_s
         self._add_wait(job, end_s)
@@ -279,47 +248,37 @@ class ProjectionWatcher(Observer):
             projection.gpu_s[job] = over.attained_gpu_s - self._attained_gpu_s.get(job, 0.0)
 
     def decided(self, world: World, plan: Plan) -> None:
-        self._future.cycles += 1
+        self._projection.cycles += 1
         if self._recorder is not None:
-            self._recorder.look(world, plan.time_s)
+            self._recorder.decided(world, plan)
 
     def postponed(self, world: World) -> None:
         if self._recorder is not None:
-            self._recorder.look(world, world.now_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectionLimits:
-    """When a projection stops early, and how fine it is."""
-
-    horizon_s: float = math.inf
-    """Seconds ahead."""
-    cpu_s: float = math.inf
-    """The CPU clock of this thread at which it stops: an emergency limit, not the plan."""
-    precision: float = 0.0
-    """At most one scheduling cycle per this fraction of the time ahead: the near future is finer."""
+            self._recorder.postponed(world)
 
 
 def project(
     world: World,
-    backend: ProjectionBackend,
+    backend: SimBackend,
     rules: SchedulerProfile,
     cadence: Cadence,
     awaited: Set[JobId],
-    limits: ProjectionLimits = ProjectionLimits(),  # noqa: B008  (frozen)
+    effort: Effort = Effort(),  # noqa: B008  (frozen)
     *,
+    cpu_until_s: float = math.inf,
     measured: bool = False,
 ) -> Projection:
     """Runs the engine ahead until the awaited jobs have ended. It owns the World and the backend.
 
-    `measured` also computes fairness and utilisation, which takes longer.
+    It stops at the CPU time of this thread `cpu_until_s`: an emergency limit, not the plan. `measured` also
+    computes fairness and utilisation, which takes longer.
     """
     projection = Projection(world.now_s)
     recorder = Recorder(keep_segments=False) if measured else None
     watch = ProjectionWatcher(world, projection, recorder, set(awaited))
     state = JournaledWorld(world, NoJournal())
     engine = Engine(state, backend, replace(rules, explains=False), watch, cadence)
-    _run(engine, projection, watch.awaited, limits)
+    _run(engine, projection, watch.awaited, effort, cpu_until_s)
     projection.until_s = world.now_s
     if recorder is not None:
         recorder.look(world, world.now_s)
@@ -327,17 +286,17 @@ def project(
     return projection
 
 
-def _run(engine: Engine, projection: Projection, left: set[JobId], limits: ProjectionLimits) -> None:
+def _run(engine: Engine, projection: Projection, left: set[JobId], effort: Effort, cpu_until_s: float) -> None:
     world, usual, steps = engine.world, engine.cadence, 0
-    engine.cadence = slower(usual, limits.precision * _NEAR_S)
+    engine.cadence = slower(usual, effort.precision * _NEAR_S)
     while left and engine.step():
         steps += 1
         ahead_s = world.now_s - projection.now_s
-        slow = steps % _CLOCK_EVERY == 0 and time.thread_time() > limits.cpu_s
-        if left and (slow or ahead_s > limits.horizon_s):
+        slow = steps % _CLOCK_EVERY == 0 and time.thread_time() > cpu_until_s
+        if left and (slow or ahead_s > effort.horizon_s):
             projection.truncated = True
             return
-        pace_s = limits.precision * ahead_s
+        pace_s = effort.precision * ahead_s
         if pace_s > (engine.cadence.round_s or 0.0) * _COARSER:
             engine.cadence = slower(usual, pace_s)
 
@@ -349,9 +308,7 @@ def slower(usual: Cadence, pace_s: float) -> Cadence:
     return Cadence(round_s=pace_s)
 
 
-def _measure(
-    projection: Projection, recorder: Recorder, backend: ProjectionBackend, born_s: dict[JobId, float]
-) -> None:
+def _measure(projection: Projection, recorder: Recorder, backend: SimBackend, born_s: dict[JobId, float]) -> None:
     line = recorder.timeline()
     lengths = np.diff(line.time_s)
     projection.used_gpu_s = float((line.used_gpus[:-1] * lengths).sum())

@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureKind, FailureRecord
 from batuta.backends.sim.forecast.forecast import ProfileSource
 from batuta.backends.sim.forecast.projection import (
     ExternalEvents,
     MeasuredJob,
     Projection,
-    ProjectionLimits,
     ProjectionWatcher,
     as_simulated,
     backend_of,
     fork_at,
     project,
 )
-from batuta.backends.sim.forecast.sampling import plan_effort
+from batuta.backends.sim.forecast.sampling import Effort, plan_effort
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import Phase
-from batuta.core.plan import Command, Migrate, Resize, Start
+from batuta.core.plan import Migrate, Resize, Start
 from batuta.core.world import PastJob, World, speed_at
 from batuta.prediction.duration import remaining_work
 
@@ -40,6 +38,12 @@ _EXTERNAL = (
     *(ev.NodeAdded, ev.NodeChanged, ev.OthersUse, ev.NodeCordoned, ev.NodeUncordoned),
 )
 """Events from users and the cluster, which happen under any policy."""
+_FAILURES: dict[type[ev.Event], FailureKind] = {
+    ev.NodeLost: FailureKind.NODE_LOST,
+    ev.NodeReturned: FailureKind.NODE_RETURNED,
+    ev.GpuFailed: FailureKind.GPU_FAILED,
+    ev.GpuRepaired: FailureKind.GPU_REPAIRED,
+}
 _MIN_WORK_S = 1.0
 
 
@@ -54,9 +58,7 @@ class ActualJob:
     ended: bool
     """Whether it ended by itself within the span: then its work is known, otherwise estimated."""
     reports: bool
-    """Whether it ever reported progress."""
     saves: bool
-    """Whether it was ever seen to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,14 @@ class JournalSpan:
     notes: tuple[str, ...] = ()
 
     def sims(self) -> list[SimJob]:
-        """The jobs that arrived, as the scheduler was found of them and as they were."""
-        return [
-            SimJob(
-                replace(
-                    as_simulated(job, job.work_s, own.measured.restart_s),
-                    restartable=job.restartable or own.saves,
-                ),
-                own.work_s,
-                own.measured.curve,
-            )
-            for job in self.arrivals
-            if (own := self.truth.get(job.id)) is not None
-        ]
+        """The jobs that arrived, as the scheduler knew them and as they were."""
+        found = []
+        for job in self.arrivals:
+            if (own := self.truth.get(job.id)) is not None:
+                known = as_simulated(job, job.work_s, own.measured.restart_s)
+                known = replace(known, restartable=job.restartable or own.saves)
+                found.append(SimJob(known, own.work_s, own.measured.curve))
+        return found
 
 
 @dataclass(slots=True)
@@ -159,7 +156,9 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
             break
         apply(world, event)
         watch.saw(world, event)
-        segments.look(world, _affected_jobs(world, event), _time_of(event))
+        # The end of a job may be reported late.
+        at_s = event.ended_s if isinstance(event, ev.JobEnded) and event.ended_s else event.time_s
+        segments.look(world, _affected_jobs(world, event), at_s)
         starts.look(event)
         if isinstance(event, ev.JobEnded) and event.job in world.past:
             # The World may drop it before the span is over.
@@ -172,7 +171,9 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
             reporting.add(event.job)
         elif isinstance(event, ev.JobCheckpointed):
             saving.add(event.job)
-        failures += _failure(event)
+        if isinstance(event, ev.NodeLost | ev.NodeReturned | ev.GpuFailed | ev.GpuRepaired):
+            kind, gpu = _FAILURES[type(event)], getattr(event, "gpu", 0)
+            failures.append(FailureRecord(event.time_s, kind, event.node, gpu))
         crashes += isinstance(event, ev.JobInterrupted)
         changes += isinstance(event, ev.PolicySet)
     apply(world, ev.TimePassed(max(to_s, world.now_s), cause="replay"))
@@ -190,11 +191,6 @@ def _runs_on(world: World, job: JobId) -> Placement | None:
     return world.jobs.placements[row] if world.jobs.phase_of(row) is Phase.RUNNING else None
 
 
-def _time_of(event: ev.Event) -> float:
-    """When it happened: the end of a job may be reported late."""
-    return event.ended_s if isinstance(event, ev.JobEnded) and event.ended_s else event.time_s
-
-
 def _affected_jobs(world: World, event: ev.Event) -> Iterator[JobId]:
     """The jobs that an event may affect."""
     if isinstance(event, ev.Planned):
@@ -207,19 +203,6 @@ def _affected_jobs(world: World, event: ev.Event) -> Iterator[JobId]:
             yield job.id if isinstance(job, Job) else job
 
 
-def _failure(event: ev.Event) -> list[FailureRecord]:
-    match event:
-        case ev.NodeLost():
-            return [FailureRecord(event.time_s, FailureKind.NODE_LOST, event.node)]
-        case ev.NodeReturned():
-            return [FailureRecord(event.time_s, FailureKind.NODE_RETURNED, event.node)]
-        case ev.GpuFailed():
-            return [FailureRecord(event.time_s, FailureKind.GPU_FAILED, event.node, event.gpu)]
-        case ev.GpuRepaired():
-            return [FailureRecord(event.time_s, FailureKind.GPU_REPAIRED, event.node, event.gpu)]
-    return []
-
-
 def _truth(
     world: World,
     over: Mapping[JobId, PastJob],
@@ -230,24 +213,22 @@ def _truth(
 ) -> dict[JobId, ActualJob]:
     """The jobs that ended within the span, and those that live on."""
     found = {}
-    for job, past in over.items():
-        ran_s, ended = segments.work_s(world, past.job), past.state is not JobState.CANCELLED
-        # A cancelled job would have gone on; the request to cancel it is replayed.
-        work_s = ran_s if ended else max(ran_s, past.job.work_s)
-        took = starts.measured(past.job)
-        found[job] = ActualJob(max(work_s, _MIN_WORK_S), took, ended, job in reporting, job in saving)
-    for known in world.jobs.jobs:
-        work_s = segments.work_s(world, known) + remaining_work(world, known.id).p50_s
-        took, job = starts.measured(known), known.id
-        found[job] = ActualJob(max(work_s, _MIN_WORK_S), took, False, job in reporting, job in saving)
+    for job in (*(past.job for past in over.values()), *world.jobs.jobs):
+        past, work_s = over.get(job.id), segments.work_s(world, job)
+        ended = past is not None and past.state is not JobState.CANCELLED
+        if past is None:
+            work_s += remaining_work(world, job.id).p50_s
+        elif not ended:
+            # A cancelled job would have gone on; the request to cancel it is replayed.
+            work_s = max(work_s, job.work_s)
+        known = job.id in reporting, job.id in saving
+        found[job.id] = ActualJob(max(work_s, _MIN_WORK_S), starts.measured(job), ended, *known)
     return found
 
 
 def _notes(truth: Mapping[JobId, ActualJob], crashes: int, changes: int) -> tuple[str, ...]:
     ended = sum(one.ended for one in truth.values())
-    notes = [
-        f"the work of {ended} jobs that ended is what they ran, with speeds and starts as measured",
-    ]
+    notes = [f"the work of {ended} jobs that ended is what they ran, with speeds and starts as measured"]
     if ended < len(truth):
         notes.append(f"{len(truth) - ended} others take as long as is believed of them")
     notes.append("jobs that reported progress do so again once they run")
@@ -258,42 +239,12 @@ def _notes(truth: Mapping[JobId, ActualJob], crashes: int, changes: int) -> tupl
     return tuple(notes)
 
 
-@dataclass(slots=True)
-class ReportingBackend:
-    """A simulated backend whose jobs report their work left as soon as they run, as real ones do."""
-
-    backend: SimBackend
-    reporting: Set[JobId]
-    """The jobs that report."""
-
-    def next_events(self, until_s: float | None) -> list[ev.Event]:
-        return self._with_reports(self.backend.next_events(until_s))
-
-    def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
-        return self._with_reports(self.backend.execute(commands, now_s))
-
-    def quiet(self) -> bool:
-        return self.backend.quiet()
-
-    def alone_s(self, job: JobId, gpus: float) -> float:
-        return self.backend.alone_s(job, gpus)
-
-    def _with_reports(self, events: list[ev.Event]) -> list[ev.Event]:
-        started = [event for event in events if isinstance(event, ev.JobStarted) and event.job in self.reporting]
-        ended = {event.job for event in events if isinstance(event, ev.JobEnded)}
-        return events + [
-            ev.JobProgressed(event.time_s, event.job, self.backend.reported_left_s(event.job))
-            for event in started
-            if event.job not in ended
-        ]
-
-
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
     """Means and sums over the jobs that ended within the span in reality and in every replay."""
 
     policy: str
-    """Empty for what actual happened."""
+    """Empty for what really happened."""
     jct_s: float
     wait_s: float
     """Without GPUs, since the beginning of the span."""
@@ -306,21 +257,20 @@ class ReplaySummary:
 
 
 def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
-    """The span's jobs under this profile."""
     fork = fork_at(span.begin, span.from_s)
     left_s = {job: span.truth[job].work_s for job in fork.jobs.ids}
     measured = {job: span.truth[job].measured for job in fork.jobs.ids}
     external = replace(span.external, arrivals=span.sims())
-    simulated = backend_of(fork, left_s, external, measured=measured)
-    backend = ReportingBackend(simulated, {job for job, one in span.truth.items() if one.reports})
+    backend = backend_of(fork, left_s, external, measured=measured)
+    backend.reporting = {job for job, one in span.truth.items() if one.reports}
     awaited = {job for job, one in span.truth.items() if one.ended}
     effort = plan_effort(fork, len(span.truth))
-    limits = ProjectionLimits(precision=effort.precision if effort.runs == 1 else 0.0)
+    limits = Effort(precision=effort.precision if effort.runs == 1 else 0.0)
     return project(fork, backend, source.make(), source.cadence, awaited, limits)
 
 
 def summarise_replays(span: JournalSpan, projections: Sequence[tuple[str, Projection]]) -> list[ReplaySummary]:
-    """What actual happened first, then each replay, over the same jobs."""
+    """What really happened first, then each replay, over the same jobs."""
     ended = [job for job, one in span.truth.items() if one.ended]
     common = [job for job in ended if all(job in projection.end_s for _, projection in projections)]
     submit_s = {job.id: job.submit_s for job in (*span.begin.jobs.jobs, *span.arrivals)}
@@ -329,11 +279,7 @@ def summarise_replays(span: JournalSpan, projections: Sequence[tuple[str, Projec
 
 
 def _row(
-    policy: str,
-    projection: Projection,
-    common: Sequence[JobId],
-    ended: Sequence[JobId],
-    submit_s: dict[JobId, float],
+    policy: str, projection: Projection, common: Sequence[JobId], ended: Sequence[JobId], submit_s: dict[JobId, float]
 ) -> ReplaySummary:
     count = len(common)
     return ReplaySummary(

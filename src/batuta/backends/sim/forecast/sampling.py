@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,14 +18,6 @@ from batuta.core.arrays import FloatArray
 from batuta.core.job import Job, JobId
 from batuta.core.world import PastJob, World
 from batuta.prediction.duration import LEVELS, Quantiles
-
-DurationEstimator: TypeAlias = Callable[[World, JobId], Quantiles]
-"""Estimates the work that a living job has left."""
-
-
-def exact(world: World, job: JobId) -> Quantiles:
-    """The World's own estimate, without uncertainty."""
-    return certain(believed_left_s(world, world.jobs.row(job)))
 
 
 def certain(left_s: float) -> Quantiles:
@@ -65,7 +56,6 @@ class Sampler:
         return found
 
     def rng(self, name: str) -> np.random.Generator:
-        """An independent random stream for this name."""
         return np.random.default_rng((self.seed, zlib.crc32(name.encode("utf-8", "surrogatepass"))))
 
 
@@ -78,7 +68,6 @@ def quantile(values: Sequence[float] | FloatArray, share: float) -> float:
 
 
 WINDOW_S = 4 * 3600.0
-"""How far back arrivals count."""
 TOGETHER_S = 10.0
 """Jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs."""
 _MIN_GROUPS = 3
@@ -103,21 +92,20 @@ class RecentArrivals:
         return self.per_s * sum(map(len, self.groups)) / len(self.groups)
 
 
-def recent_arrivals(world: World, now_s: float, window_s: float = WINDOW_S) -> RecentArrivals | None:
+def recent_arrivals(world: World, now_s: float) -> RecentArrivals | None:
     """The arrivals within the window, in order; None when they are too few to give a rate."""
     living = [job for job in world.jobs.jobs if job.submit_s <= now_s]
     known = [*living, *(_finished_job(past) for past in world.past.values())]
-    since_s = now_s - window_s
+    since_s = now_s - WINDOW_S
     found = sorted(
-        (job for job in known if job.submit_s >= since_s),
-        key=lambda job: (job.submit_s, job.sequence, job.id),
+        (job for job in known if job.submit_s >= since_s), key=lambda job: (job.submit_s, job.sequence, job.id)
     )
     groups = _grouped(found)
     if len(groups) < _MIN_GROUPS:
         return None
     # Without an arrival before the window, the time before the first one is not known to be idle.
     seen_before = any(job.submit_s < since_s for job in known)
-    observed_s = window_s if seen_before else now_s - found[0].submit_s
+    observed_s = WINDOW_S if seen_before else now_s - found[0].submit_s
     return RecentArrivals(groups, len(groups) / observed_s) if observed_s >= _MIN_OBSERVED_S else None
 
 

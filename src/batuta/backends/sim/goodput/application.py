@@ -80,15 +80,8 @@ class GradientStatistics(NamedTuple):
     var: float
 
 
-def gain_of(statistics: GradientStatistics, scale: float) -> float:
-    """Progress of one step at `scale` times the smallest batch, in steps of the smallest batch."""
-    return (statistics.var + statistics.sqr) / (statistics.var / scale + statistics.sqr)
-
-
 class Efficiency:
     """Gain, epochs and iterations of one application; between validated batch sizes all is linear."""
-
-    __slots__ = ("_batches", "_gains", "_iteration", "_sqr", "_var", "epochs", "init_batch", "thresholds")
 
     def __init__(self, profile: AppProfile) -> None:
         validation = profile.validation
@@ -99,10 +92,7 @@ class Efficiency:
         self._gains: dict[int, FloatArray] = {}
         self.epochs = profile.epochs
         self.init_batch = profile.init_batch
-        self.thresholds: tuple[float, ...] = (
-            0.0,
-            *validation.progress[:, : self.epochs].min(axis=0).tolist(),
-        )
+        self.thresholds: tuple[float, ...] = (0.0, *validation.progress[:, : self.epochs].min(axis=0).tolist())
         """Epoch e (from 0) runs from `thresholds[e]` to `thresholds[e + 1]` of progress."""
 
     def gains(self, batch: int) -> FloatArray:
@@ -172,8 +162,6 @@ class EpochPlan(NamedTuple):
 class Application:
     """Profile, throughput and efficiency of one application. Answers are shared by all its jobs."""
 
-    __slots__ = ("_fixed", "_planned", "_tuned", "efficiency", "name", "profile", "throughput")
-
     def __init__(self, profile: AppProfile) -> None:
         self.name = profile.name
         self.profile = profile
@@ -231,12 +219,9 @@ class Application:
         key = (batch, most, gpus_per_node)
         times = self._planned.get(key)
         if times is None:
-            times = (math.inf, *(self._packed(batch, n, gpus_per_node) for n in range(1, most + 1)))
-            self._planned[key] = times
+            placements = [(pack(n, gpus_per_node), split_planned(self.profile, batch, n)) for n in range(1, most + 1)]
+            times = self._planned[key] = (math.inf, *(self.iteration_s(*one) for one in placements))
         return times
-
-    def _packed(self, batch: int, gpus: int, gpus_per_node: int) -> float:
-        return self.iteration_s(pack(gpus, gpus_per_node), split_planned(self.profile, batch, gpus))
 
 
 def load_applications(folder: Path) -> dict[str, Application]:

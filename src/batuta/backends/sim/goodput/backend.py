@@ -9,21 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from batuta.backends.sim.goodput import estimators
 from batuta.backends.sim.goodput.application import Application, load_applications, save_points
-from batuta.backends.sim.goodput.estimators import (
-    Estimate,
-    Estimator,
-    FixedBatchOracle,
-    ObservedJob,
-    TunedBatchOracle,
-    make_fixed_estimator,
-    make_tuned_estimator,
-)
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
 from batuta.backends.sim.goodput.model import Exploration
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
-from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.cluster import Node, NodeName
 from batuta.core.curve import SpeedCurve, node_sizes
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
@@ -74,19 +66,19 @@ class GoodputBackend:
 
     jobs: Sequence[Job]
     nodes: Sequence[Node]
-    models: dict[JobId, ObservedJob]
+    models: dict[JobId, estimators.ObservedJob]
     round_s: float
-    estimator: Estimator | None
+    estimator: estimators.Estimator | None
     """The source of the scheduler's estimates; None: it gets none."""
     tunes: bool = False
     """Whether jobs tune their batch size."""
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     _index: dict[NodeName, int] = field(default_factory=dict)
-    _alive: dict[JobId, ObservedJob] = field(default_factory=dict)
+    _alive: dict[JobId, estimators.ObservedJob] = field(default_factory=dict)
     _reported: dict[JobId, SpeedCurve] = field(default_factory=dict)
     _arrived: int = 0
-    _truth: Estimator | None = None
+    _truth: estimators.Estimator | None = None
 
     @staticmethod
     def of(
@@ -103,14 +95,14 @@ class GoodputBackend:
         applications = load_applications(profiles)
         gpus = sum(node.gpus for node in nodes)
         jobs: list[Job] = []
-        models: dict[JobId, ObservedJob] = {}
+        models: dict[JobId, estimators.ObservedJob] = {}
         problems: list[Problem] = []
         width = max((node.gpus for node in nodes), default=1)
         sizes = tuple(range(1, gpus + 1)) if tuning and tuning.every_size else node_sizes(gpus, width)
         estimator = (
-            make_tuned_estimator(knowledge, sizes, width, tuning.explores)
+            estimators.make_tuned_estimator(knowledge, sizes, width, tuning.explores)
             if tuning
-            else make_fixed_estimator(knowledge)
+            else estimators.make_fixed_estimator(knowledge)
         )
         epochs = lengths.draw([_epochs_of(sim, applications) for sim in sims])
         for sequence, sim in enumerate(sims):
@@ -126,8 +118,8 @@ class GoodputBackend:
             mode = estimator.mode(application, sim.job.id, batch) if estimator else FixedBatch(batch)
             model = GoodputJob(application, mode, restart_s, epochs[sequence])
             most = max(1, min(application.profile.max_gpus(batch), gpus))
-            observed = models[sim.job.id] = ObservedJob(sim.job.id, model, batch, most)
-            estimate = estimator.estimate(observed) if estimator else Estimate(sim.job.curve, sim.job.work_s)
+            observed = models[sim.job.id] = estimators.ObservedJob(sim.job.id, model, batch, most)
+            estimate = estimator.estimate(observed) if estimator else estimators.Estimate(sim.job.curve, sim.job.work_s)
             job = replace(
                 sim.job,
                 sequence=sequence,
@@ -164,16 +156,20 @@ class GoodputBackend:
         """Time from start to end on a fair share, from the true model."""
         observed = self.models[job]
         fresh = GoodputJob(observed.model.application, FixedBatch(observed.batch_size), epochs=observed.model.epochs)
-        fresh_job = ObservedJob(job, fresh, observed.batch_size, observed.max_gpus)
+        fresh_job = estimators.ObservedJob(job, fresh, observed.batch_size, observed.max_gpus)
         estimate = self._true().estimate(fresh_job)
         n = max(1, min(int(gpus), observed.max_gpus))
         speed = max(estimate.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
         return estimate.remaining_s / speed + observed.model.restart_s
 
-    def _true(self) -> Estimator:
+    def _true(self) -> estimators.Estimator:
         if self._truth is None:
             gpus, width = sum(node.gpus for node in self.nodes), max(node.gpus for node in self.nodes)
-            self._truth = TunedBatchOracle(node_sizes(gpus, width), width) if self.tunes else FixedBatchOracle()
+            self._truth = (
+                estimators.TunedBatchOracle(node_sizes(gpus, width), width)
+                if self.tunes
+                else estimators.FixedBatchOracle()
+            )
         return self._truth
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
@@ -216,7 +212,8 @@ class GoodputBackend:
                     del self._alive[command.job]
                     done.append(ev.JobEnded(now_s, command.job, JobState.CANCELLED))
                 continue
-            if model.set_placement(*self._shape(command.placement)):
+            counts = command.placement.counts()
+            if model.set_placement(tuple(counts.values()), tuple(self._index[node] for node in counts)):
                 lost = model.restart_s * model.gpus
                 self.lost_gpu_s[command.job] = self.lost_gpu_s.get(command.job, 0.0) + lost
             if not model.restart_left_s:
@@ -224,7 +221,7 @@ class GoodputBackend:
                 done.append(ev.JobStarted(now_s, command.job))
         return done
 
-    def _advance(self, observed: ObservedJob, seconds: float, found: list[ev.Event]) -> None:
+    def _advance(self, observed: estimators.ObservedJob, seconds: float, found: list[ev.Event]) -> None:
         model, begun_s = observed.model, self.now_s
         if not model.placement:
             return
@@ -238,7 +235,7 @@ class GoodputBackend:
                 self.estimator.job_ended(observed)
             found.append(ev.JobEnded(begun_s + ended_after_s, observed.id, JobState.SUCCEEDED))
 
-    def _report(self, observed: ObservedJob, now_s: float, found: list[ev.Event]) -> None:
+    def _report(self, observed: estimators.ObservedJob, now_s: float, found: list[ev.Event]) -> None:
         """Reports the estimated time left; the curve only when it has changed."""
         if self.estimator is None:
             return
@@ -247,11 +244,6 @@ class GoodputBackend:
         if curve is not None:
             self._reported[observed.id] = curve
         found.append(ev.JobProgressed(now_s, observed.id, estimate.remaining_s, curve, outlook=estimate.outlook))
-
-    def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """GPUs per node, and the nodes, in the order of the workers."""
-        counts = placement.counts()
-        return tuple(counts.values()), tuple(self._index[node] for node in counts)
 
 
 def _sized(job: Job, sizes: tuple[int, ...]) -> Job:

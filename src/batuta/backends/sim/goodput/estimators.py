@@ -7,9 +7,9 @@ that choose their own.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -52,37 +52,25 @@ class ObservedJob:
         return self.model.application.name
 
 
-class Estimator(Protocol):
+class Estimator(ABC):
     """Gives jobs their batch mode, learns from what they run, and estimates speed and time left."""
 
     def mode(self, application: Application, job: JobId, batch_size: int) -> BatchMode:
         """`batch_size` is that of the job's request, or the largest where jobs may tune it."""
-        ...
+        return FixedBatch(batch_size)
 
-    def end_round(self, jobs: Sequence[ObservedJob]) -> None:
+    def end_round(self, jobs: Sequence[ObservedJob]) -> None:  # noqa: B027  (one that knows the truth has nothing to learn)
         """A round is over; these jobs are still there."""
-        ...
 
-    def job_ended(self, job: ObservedJob) -> None: ...
+    def job_ended(self, job: ObservedJob) -> None:  # noqa: B027
+        """A job is over, with the progress that it has."""
 
+    @abstractmethod
     def estimate(self, job: ObservedJob) -> Estimate: ...
 
 
-class _Oracle:
-    """Knows the truth, and has nothing to learn."""
-
-    def end_round(self, jobs: Sequence[ObservedJob]) -> None:
-        pass
-
-    def job_ended(self, job: ObservedJob) -> None:
-        pass
-
-
-class FixedBatchOracle(_Oracle):
+class FixedBatchOracle(Estimator):
     """Knows the true curve on packed nodes, and the true time left on one GPU."""
-
-    def mode(self, application: Application, job: JobId, batch_size: int) -> BatchMode:
-        return FixedBatch(batch_size)
 
     def estimate(self, job: ObservedJob) -> Estimate:
         application = job.model.application
@@ -128,7 +116,7 @@ class _Points:
         return float(self.by_gpus[near] * (gpus / near) ** UNMEASURED_EXPONENT)
 
 
-class FixedBatchEstimator:
+class FixedBatchEstimator(Estimator):
     """Knows what was measured in this simulation.
 
     With `shared` all jobs of an application and batch size pool their points and their totals, else each has
@@ -139,9 +127,6 @@ class FixedBatchEstimator:
         self._shared, self._knows_totals = shared, totals
         self._points: dict[tuple[str, int, JobId], _Points] = {}
         self._totals: dict[tuple[str, JobId], Totals] = {}
-
-    def mode(self, application: Application, job: JobId, batch_size: int) -> BatchMode:
-        return FixedBatch(batch_size)
 
     def end_round(self, jobs: Sequence[ObservedJob]) -> None:
         for job in jobs:
@@ -185,8 +170,6 @@ def make_fixed_estimator(name: str) -> Estimator | None:
 class LearnedBatch:
     """Chooses at every start, every epoch and every round, by the learned model and the gradients now."""
 
-    __slots__ = ("_batch", "_chosen", "application", "learned")
-
     def __init__(self, learned: GoodputModel) -> None:
         self.learned = learned
         self.application = learned.application
@@ -216,7 +199,7 @@ LADDER_S, LADDER_FACTOR = 20_000.0, 4.0
 """Estimated times left of a job of which only its own past is known."""
 
 
-class TunedBatchOracle(_Oracle):
+class TunedBatchOracle(Estimator):
     """Knows everything: true goodput in every epoch, and when each job ends."""
 
     def __init__(self, sizes: tuple[int, ...], gpus_per_node: int) -> None:
@@ -234,7 +217,7 @@ class TunedBatchOracle(_Oracle):
         return _tuned_estimate(phases, job.model.progress, job.model.end)
 
 
-class TunedBatchEstimator:
+class TunedBatchEstimator(Estimator):
     """Knows what ran in this simulation.
 
     With `shared` all jobs of an application learn together, else each for itself. With `totals` it is known
@@ -286,14 +269,12 @@ class TunedBatchEstimator:
         phases = learned.phases()
         if phases is None:
             return Estimate(power_curve(self._explores.first, UNMEASURED_EXPONENT), FIRST_GUESS_S)
-        return _tuned_estimate(phases, at, self._end(job, learned, at, float(phases.per_s[-1, 1])))
-
-    def _end(self, job: ObservedJob, learned: GoodputModel, at: float, per_s: float) -> float:
+        per_s = float(phases.per_s[-1, 1])
         if self._totals:
-            return job.model.end
-        if not self._shared:
-            return at + _ladder_s(at / per_s) * per_s
-        return learned.totals.guess(at, per_s)
+            end = job.model.end
+        else:
+            end = learned.totals.guess(at, per_s) if self._shared else at + _ladder_s(at / per_s) * per_s
+        return _tuned_estimate(phases, at, end)
 
 
 def _ladder_s(done_s: float) -> float:

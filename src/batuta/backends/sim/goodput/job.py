@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from batuta.backends.sim.goodput.application import (
-    Application,
-    BatchSplit,
-    EpochPlan,
-    PerEpoch,
-)
+from batuta.backends.sim.goodput.application import Application, BatchSplit, EpochPlan, PerEpoch
 from batuta.backends.sim.goodput.throughput import Placement
 
 RESTART_S = 30
@@ -22,13 +18,11 @@ class BatchMode(Protocol):
     def plan(self, application: Application, placement: Placement) -> EpochPlan: ...
 
 
+@dataclass(frozen=True, slots=True)
 class FixedBatch:
     """The total batch size of the request, whatever the GPUs (Tiresias, Optimus)."""
 
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    batch: int
 
     def plan(self, application: Application, placement: Placement) -> EpochPlan:
         return application.fixed_plan(placement, self.batch)
@@ -37,20 +31,16 @@ class FixedBatch:
 class TunedBatch:
     """The batch size with the largest true goodput in each epoch; a pinned application keeps its own."""
 
-    __slots__ = ()
-
     def plan(self, application: Application, placement: Placement) -> EpochPlan:
         pinned = application.profile.rule.pinned_batch
         return application.fixed_plan(placement, pinned) if pinned else application.tuned_plan(placement)
 
 
+@dataclass(frozen=True, slots=True)
 class ChosenBatch:
     """The split that a function of (placement, epoch) gives, asked again in each epoch and each round."""
 
-    __slots__ = ("choose",)
-
-    def __init__(self, choose: Callable[[Placement, int], BatchSplit]) -> None:
-        self.choose = choose
+    choose: Callable[[Placement, int], BatchSplit]
 
     def plan(self, application: Application, placement: Placement) -> EpochPlan:
         splits = _OnDemand(lambda epoch: self.choose(placement, epoch))
@@ -61,60 +51,38 @@ class ChosenBatch:
 T_co = TypeVar("T_co", covariant=True)
 
 
+@dataclass(frozen=True, slots=True)
 class _OnDemand(Generic[T_co]):
     """A value per epoch, computed at each access because it may change."""
 
-    __slots__ = ("_compute",)
-
-    def __init__(self, compute: Callable[[int], T_co]) -> None:
-        self._compute = compute
+    compute: Callable[[int], T_co]
 
     def __getitem__(self, epoch: int) -> T_co:
-        return self._compute(epoch)
+        return self.compute(epoch)
 
 
+@dataclass(slots=True, eq=False)
 class GoodputJob:
     """Progress of one job. Seconds may be whole or not; with whole ones all times stay whole."""
 
-    __slots__ = (
-        "_goodputs",
-        "_last",
-        "_plan",
-        "_thresholds",
-        "application",
-        "epoch",
-        "finished",
-        "mode",
-        "nodes",
-        "placement",
-        "progress",
-        "restart_left_s",
-        "restart_s",
-        "starts",
-    )
+    application: Application
+    mode: BatchMode
+    restart_s: float = RESTART_S
+    epochs: int = 0
+    """How many it runs for; 0: all that its application has."""
+    placement: Placement = ()
+    nodes: tuple[int, ...] = ()
+    epoch: int = 0
+    progress: float = 0.0
+    finished: bool = False
+    restart_left_s: float = 0
+    _plan: EpochPlan | None = None
+    _goodputs: PerEpoch[float] = ()
+    _thresholds: tuple[float, ...] = ()
 
-    def __init__(
-        self,
-        application: Application,
-        mode: BatchMode,
-        restart_s: float = RESTART_S,
-        epochs: int | None = None,
-    ) -> None:
-        self.application = application
-        self.mode = mode
-        self.restart_s = restart_s
-        self.placement: Placement = ()
-        self.nodes: tuple[int, ...] = ()
-        self.epoch = 0
-        self.progress = 0.0
-        self.finished = False
-        self.restart_left_s: float = 0
-        self.starts = 0
-        """How often it was given GPUs that it did not hold before; all but the first are restarts."""
-        self._plan: EpochPlan | None = None
-        self._goodputs: PerEpoch[float] = ()
-        self._thresholds = application.efficiency.thresholds
-        self._last = (epochs or application.efficiency.epochs) - 1
+    def __post_init__(self) -> None:
+        self.epochs = self.epochs or self.application.efficiency.epochs
+        self._thresholds = self.application.efficiency.thresholds
 
     def set_placement(self, placement: Placement, nodes: tuple[int, ...]) -> bool:
         """Hold `placement[i]` GPUs on `nodes[i]` from now on; True when that is a change.
@@ -131,7 +99,6 @@ class GoodputJob:
         self.placement, self.nodes = placement, nodes
         if placement:
             self.restart_left_s = self.restart_s
-            self.starts += 1
         return True
 
     def advance(self, seconds: float) -> float | None:
@@ -155,20 +122,15 @@ class GoodputJob:
             left -= min(round((goal - self.progress) / goodput), left)
             self.progress = goal
             self.epoch = epoch + 1
-            if epoch == self._last:
+            if self.epoch == self.epochs:
                 self.finished = True
                 return seconds - left
         return None
 
     @property
-    def epochs(self) -> int:
-        """How many it runs for."""
-        return self._last + 1
-
-    @property
     def end(self) -> float:
         """Progress at which it is done."""
-        return self._thresholds[self._last + 1]
+        return self._thresholds[self.epochs]
 
     @property
     def gpus(self) -> int:

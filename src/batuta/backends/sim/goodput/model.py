@@ -7,7 +7,8 @@ batch size is the less true of another, the further they are apart. It is theref
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,6 @@ from batuta.prediction.step_time import DEFAULT_SYNC_PRIOR, Point, Shapes, StepM
 
 class GradientNoise:
     """Noise by epoch (as far as any job has come) and by doublings of the smallest batch."""
-
-    __slots__ = ("_noise", "_seen", "version")
 
     def __init__(self, largest_scale: float) -> None:
         octaves = max(round(math.log2(max(largest_scale, 1.0))), 0) + 1
@@ -133,14 +132,12 @@ FIRST_GUESS_S = 3600.0
 """Estimated run time on one GPU of a job whose total is not known yet."""
 
 
+@dataclass(slots=True)
 class Totals:
     """Progress of the jobs that ended, and the most that any job has made."""
 
-    __slots__ = ("_ended", "_furthest")
-
-    def __init__(self) -> None:
-        self._ended: list[float] = []
-        self._furthest = 0.0
+    _ended: list[float] = field(default_factory=list)
+    _furthest: float = 0.0
 
     def advance(self, progress: float) -> None:
         self._furthest = max(self._furthest, progress)
@@ -177,21 +174,6 @@ class Exploration(NamedTuple):
 
 class GoodputModel:
     """Learned from what ran: step times are fitted, gradient noise is what was measured."""
-
-    __slots__ = (
-        "_explores",
-        "_phases",
-        "_phases_of",
-        "_sizes",
-        "_tuned",
-        "_tuned_of",
-        "_tuned_table",
-        "application",
-        "gpus_per_node",
-        "gradients",
-        "model",
-        "totals",
-    )
 
     def __init__(
         self,
@@ -266,7 +248,7 @@ class GoodputModel:
     def _packed_table(self) -> tuple[SplitTable, FloatArray]:
         """All sizes on as few nodes as can be, with the predicted seconds of an iteration."""
         if self._tuned_table is None or self._tuned_table[2] != self.model.version:
-            sizes = tuple(n for n in self._sizes if n <= self.max_gpus)
+            sizes = [n for n in self._sizes if n <= self.max_gpus]
             table = _packed(self.application, sizes, self.gpus_per_node)
             self._tuned_table = table, self._iteration_s(table), self.model.version
         return self._tuned_table[:2]
@@ -289,24 +271,19 @@ class GoodputModel:
         return self._phases
 
 
-_tables: dict[tuple[str, tuple[int, ...], int], SplitTable] = {}
+_tables: dict[tuple[str, tuple[Placement, ...]], SplitTable] = {}
+"""By the digest of a profile and placements, so that runs of one process share them."""
 
 
-def _packed(application: Application, sizes: tuple[int, ...], gpus_per_node: int) -> SplitTable:
-    key = (application.profile.digest, sizes, gpus_per_node)
+def _table_of(application: Application, *placements: Placement) -> SplitTable:
+    key = (application.profile.digest, placements)
     if key not in _tables:
-        _tables[key] = split_table(application, tuple(pack(n, gpus_per_node) for n in sizes))
+        _tables[key] = split_table(application, placements)
     return _tables[key]
 
 
-_placed: dict[tuple[str, Placement], SplitTable] = {}
-
-
-def _table_of(application: Application, placement: Placement) -> SplitTable:
-    key = (application.profile.digest, placement)
-    if key not in _placed:
-        _placed[key] = split_table(application, (placement,))
-    return _placed[key]
+def _packed(application: Application, sizes: Iterable[int], gpus_per_node: int) -> SplitTable:
+    return _table_of(application, *(pack(n, gpus_per_node) for n in sizes))
 
 
 def phases_at(sizes: list[int], goodput: FloatArray, marks: FloatArray) -> Phases:

@@ -1,22 +1,16 @@
 """Profiles of applications: measured step times by placement, training statistics by batch size.
 
-They are read from CSV files, whose problems are all reported with file and line, and cached as arrays. A
-fault in the cache is never a fault of the run.
+They are read from CSV files, whose problems are all reported with file and line.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
 import math
-import os
 import re
-import tempfile
-import zipfile
-import zlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,153 +18,52 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from batuta.backends.sim.traces.trace_format import CellParser, csv_rows, shown
 from batuta.core.arrays import FloatArray, IntArray, frozen
 from batuta.spec.problem import InputError, Problem, read_text
 
-
-def cache_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/batuta/goodput`, else below `~/.cache`; None for a user without a home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(named).is_absolute():  # the XDG specification: a relative path is to be ignored
-        return Path(named, "batuta", "goodput")
-    try:
-        return Path.home() / ".cache" / "batuta" / "goodput"
-    except RuntimeError:
-        return None
-
-
-def read_arrays(name: str) -> dict[str, NDArray[Any]] | None:
-    """What was stored under this name, or None when it is absent, cut short or not readable."""
-    folder = cache_folder()
-    if folder is None:
-        return None
-    try:
-        # Opened here, because NumPy leaves a file open that turns out to be broken.
-        with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
-        return None
-
-
-def write_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Stores under this name; a reader sees the old or the new file, never a part."""
-    folder = cache_folder()
-    if folder is None:
-        return
-    unfinished: str | None = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **dict[str, Any](arrays))
-        os.replace(unfinished, folder / f"{name}.npz")
-    except OSError:  # read-only or full: the next run reads the sources again
-        if unfinished is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-
-
-Parser: TypeAlias = Callable[[str], Any]
-"""Makes a value of a cell, or raises ValueError with the words that complete `column is …`."""
+CellReader: TypeAlias = Callable[[CellParser, int, str, str], Any]
+"""Makes a value of a cell, from its line, its column and its text."""
 
 Row: TypeAlias = tuple[int, dict[str, Any]]
 """Line number and values by column."""
 
 
-def read_rows(path: Path, columns: Mapping[str, Parser], problems: list[Problem]) -> list[Row]:
+def read_rows(path: Path, columns: Mapping[str, CellReader], problems: list[Problem]) -> list[Row]:
     """The rows without fault; what is wrong with the file or with other rows is added to `problems`."""
+    cells = CellParser(str(path))
     try:
-        reader = csv.reader(io.StringIO(read_text(path), newline=""))
+        rows = [
+            (line, {name: columns[name](cells, line, name, cell) for name, cell in zip(columns, row, strict=True)})
+            for line, row in csv_rows(read_text(path), cells, tuple(columns))
+        ]
     except InputError as error:
         problems.extend(error.problems)
         return []
-    before = len(problems)
-    try:
-        header = [cell.strip() for cell in next(reader)]
-        fix = f"the first line should be {','.join(columns)}"
-        problems.extend(
-            Problem(f"column {name} is missing", str(path), 1, fix=fix) for name in columns if name not in header
-        )
-        rows = [] if len(problems) > before else _parse_rows(path, reader, header, columns, problems)
-    except csv.Error as error:
-        problems.append(Problem(f"is not CSV: {error}", str(path), reader.line_num))
-        return []
-    if not rows and len(problems) == before:
-        problems.append(Problem("has no rows", str(path), 1))
-    return rows
+    if not rows and not cells.problems:
+        cells.fault(1, "has no rows")
+    problems.extend(cells.problems)
+    faulty = {problem.line for problem in cells.problems}
+    return [row for row in rows if row[0] not in faulty]
 
 
-def _parse_rows(
-    path: Path, reader: Any, header: list[str], columns: Mapping[str, Parser], problems: list[Problem]
-) -> list[Row]:
-    places = [(name, header.index(name), parse) for name, parse in columns.items()]
-    rows: list[Row] = []
-    for cells in reader:
-        line = reader.line_num
-        if not cells:
-            continue  # a blank line, as at the end of a file written by hand
-        if len(cells) != len(header):
-            text = f"has {len(cells)} fields, the header has {len(header)}"
-            problems.append(Problem(text, str(path), line))
-            continue
-        values = {}
-        for name, place, parse in places:
-            try:
-                values[name] = parse(cells[place].strip())
-            except ValueError as error:
-                problems.append(Problem(f"{name} {error}", str(path), line))
-        if len(values) == len(places):
-            rows.append((line, values))
-    return rows
+def _digits(cells: CellParser, line: int, column: str, text: str) -> int:
+    if re.fullmatch(r"[1-9]{1,18}", text.strip()):
+        return int(text)
+    cells.fault(line, f"{column} must be a row of digits 1–9, one per node, found {shown(text)}")
+    return 1
 
 
-def parse_number(cell: str) -> float:
-    """A finite number."""
-    try:
-        value = float(_plain(cell))
-    except ValueError:
-        raise ValueError(f"is not a number: {cell!r}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"is not a finite number: {cell!r}")
-    return value
-
-
-def parse_at_least_zero(cell: str) -> float:
-    """A finite number that is not negative."""
-    value = parse_number(cell)
-    if value < 0:
-        raise ValueError(f"is negative: {cell}")
-    return value
-
-
-def parse_above_zero(cell: str) -> float:
-    """A finite number greater than zero."""
-    value = parse_number(cell)
-    if value <= 0:
-        raise ValueError(f"is not above zero: {cell}")
-    return value
-
-
-def parse_count(cell: str) -> int:
-    """A whole number of at least one."""
-    try:
-        value = int(_plain(cell))
-    except ValueError:
-        raise ValueError(f"is not a whole number: {cell!r}") from None
-    if not 1 <= value < 2**31:
-        raise ValueError(f"is not between 1 and 2³¹: {cell}")
-    return value
-
-
-def _plain(cell: str) -> str:
-    # Python reads 1_000 and digits of other scripts as numbers; in a measured file both are damage.
-    if "_" in cell or not cell.isascii():
-        raise ValueError
-    return cell
+_number = partial(CellParser.number, high=sys.float_info.max)
+_not_negative = partial(_number, low=0.0, bounds="≥ 0")
+_count = partial(CellParser.whole, low=1, high=2**31 - 1)
+_TIMES = {"step_time": partial(_number, low=math.ulp(0.0), bounds="> 0"), "sync_time": _not_negative}
+_PLACEMENT_KEY: dict[str, CellReader] = {"placement": _digits, "local_bsz": _count}
+_SCALABILITY_KEY = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz"), _count)
 
 
 LAYOUT = 1
-"""Raise when what the cache holds changes its meaning."""
+"""Part of the digest. Raise when what is derived from a profile, and kept, changes its meaning."""
 
 
 class ProfileError(InputError):
@@ -269,25 +162,29 @@ def load_profiles(folder: Path) -> dict[str, AppProfile]:
 
 def _load_app(folder: Path, problems: list[Problem]) -> AppProfile | None:
     rule = RULES.get(folder.name, Rule())
-    validations = _validation_files(folder, problems)
-    sources = [folder / "placements.csv", folder / "scalability.csv", *validations.values()]
-    digest = _digest(f"{LAYOUT} {folder.name} {rule}", sources)
-    cached = read_arrays(f"profile-{digest}")
-    if cached is not None:
-        try:
-            return _from_arrays(folder.name, digest, rule, cached)
-        except (IndexError, TypeError, ValueError):
-            pass  # not written by this version: read the sources instead
+    files = _validation_files(folder, problems)
     before = len(problems)
-    arrays = {
-        **_read_placements(folder / "placements.csv", problems),
-        **_read_scalability(folder / "scalability.csv", problems),
-        **_read_validations(folder, validations, rule, problems),
-    }
+    paths = folder / "placements.csv", folder / "scalability.csv"
+    placed = _read_times(paths[0], _PLACEMENT_KEY, problems)
+    scaled = _read_times(paths[1], _SCALABILITY_KEY, problems)
+    statistics = _read_validations(folder, files, rule, problems)
     if len(problems) > before:
         return None
-    write_arrays(f"profile-{digest}", arrays)
-    return _from_arrays(folder.name, digest, rule, arrays)
+    placements, scalability = PlacementTimes(**placed), ScalabilityTimes(**scaled)
+    validation = Validation(frozen(np.array(list(files), np.int64)), **statistics)
+    return AppProfile(
+        folder.name,
+        _digest(f"{LAYOUT} {folder.name} {rule}", [*paths, *files.values()]),
+        placements,
+        scalability,
+        validation,
+        rule,
+        epochs=validation.progress.shape[1],
+        init_batch=int(validation.batch_sizes[0]),
+        max_batch=int(validation.batch_sizes[-1]),
+        min_local=int(placements.local_bsz.min()),
+        max_local=rule.max_local or int(placements.local_bsz.max()),
+    )
 
 
 def _validation_files(folder: Path, problems: list[Problem]) -> dict[int, Path]:
@@ -313,18 +210,19 @@ def _digest(heading: str, paths: Iterable[Path]) -> str:
     return whole.hexdigest()[:32]
 
 
-def _read_placements(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
-    columns = {"placement": _digits, "local_bsz": parse_count, **_TIMES}
-    rows = read_rows(path, columns, problems)
-    _check_times(path, rows, ("placement", "local_bsz"), problems)
-    return _columns(rows, "placements", ("placement", "local_bsz"), ("step_time", "sync_time"))
-
-
-def _read_scalability(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
-    whole = ("num_nodes", "num_replicas", "local_bsz")
-    rows = read_rows(path, {**dict.fromkeys(whole, parse_count), **_TIMES}, problems)
-    _check_times(path, rows, whole, problems)
-    return _columns(rows, "scalability", whole, ("step_time", "sync_time"))
+def _read_times(path: Path, key: Mapping[str, CellReader], problems: list[Problem]) -> dict[str, NDArray[Any]]:
+    """The columns of placements.csv or scalability.csv; no two rows have the same key."""
+    rows = read_rows(path, {**key, **_TIMES}, problems)
+    seen: dict[tuple[int, ...], int] = {}
+    for line, row in rows:
+        first = seen.setdefault(tuple(row[name] for name in key), line)
+        if first != line:
+            problems.append(Problem(f"repeats line {first}", str(path), line))
+        if row["sync_time"] > row["step_time"]:
+            problems.append(Problem("sync_time is longer than step_time", str(path), line))
+    ints = {name: frozen(np.array([row[name] for _, row in rows], np.int64)) for name in key}
+    floats = {name.replace("_time", "_s"): frozen(np.array([row[name] for _, row in rows], float)) for name in _TIMES}
+    return ints | floats
 
 
 def _read_validations(
@@ -334,7 +232,10 @@ def _read_validations(
         problems.append(Problem("no such file", str(folder / "validation-B.csv"), fix="B: a batch size"))
         return {}
     names = ("progress", "iteration", "grad_sqr", "grad_var")
-    columns = {**dict.fromkeys(names, parse_at_least_zero), "metric": parse_number}
+    columns = {
+        **dict.fromkeys(names, _not_negative),
+        "metric": partial(_number, low=-sys.float_info.max, bounds="that is finite"),
+    }
     tables = []
     for path in files.values():
         before = len(problems)
@@ -344,31 +245,11 @@ def _read_validations(
             problems.append(Problem(f"has {len(rows)} epochs, {folder.name} needs {rule.epochs}", str(path)))
         tables.append(rows)
     epochs = rule.epochs or min(map(len, tables))
-    arrays = {
-        f"validation.{name}": np.array([[row[name] for _, row in rows[:epochs]] for rows in tables], float)
-        for name in names
-        if all(len(rows) >= epochs for rows in tables)
+    if any(len(rows) < epochs for rows in tables):
+        return {}
+    return {
+        name: frozen(np.array([[row[name] for _, row in rows[:epochs]] for rows in tables], float)) for name in names
     }
-    return {"validation.batch_sizes": np.array(list(files), np.int64), **arrays}
-
-
-_TIMES = {"step_time": parse_above_zero, "sync_time": parse_at_least_zero}
-
-
-def _digits(cell: str) -> int:
-    if not re.fullmatch(r"[1-9]{1,18}", cell):
-        raise ValueError(f"is not a row of digits 1–9, one per node: {cell!r}")
-    return int(cell)
-
-
-def _check_times(path: Path, rows: list[Row], key: tuple[str, ...], problems: list[Problem]) -> None:
-    seen: dict[tuple[int, ...], int] = {}
-    for line, row in rows:
-        first = seen.setdefault(tuple(row[name] for name in key), line)
-        if first != line:
-            problems.append(Problem(f"repeats line {first}", str(path), line))
-        if row["sync_time"] > row["step_time"]:
-            problems.append(Problem("sync_time is longer than step_time", str(path), line))
 
 
 def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
@@ -379,37 +260,3 @@ def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
         if row["grad_sqr"] + row["grad_var"] <= 0:
             problems.append(Problem("grad_sqr and grad_var are both zero", str(path), line))
         before = row["progress"]
-
-
-def _columns(rows: list[Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    ints = {name: np.array([row[name] for _, row in rows], np.int64) for name in whole}
-    floats = {name.replace("_time", "_s"): np.array([row[name] for _, row in rows], float) for name in real}
-    return {f"{table}.{name}": array for name, array in {**ints, **floats}.items()}
-
-
-def _from_arrays(name: str, digest: str, rule: Rule, arrays: dict[str, NDArray[Any]]) -> AppProfile:
-    def table(prefix: str) -> dict[str, NDArray[Any]]:
-        columns = {key.split(".")[1]: frozen(array) for key, array in arrays.items() if key.startswith(prefix)}
-        if not columns or len({len(array) for array in columns.values()}) != 1:
-            raise ValueError(f"{prefix} has columns of unequal length")
-        return columns
-
-    try:
-        placements = PlacementTimes(**table("placements."))
-        scalability = ScalabilityTimes(**table("scalability."))
-        validation = Validation(**table("validation."))
-    except TypeError as error:  # a column is missing or unknown
-        raise ValueError(str(error)) from None
-    return AppProfile(
-        name,
-        digest,
-        placements,
-        scalability,
-        validation,
-        rule,
-        epochs=validation.progress.shape[1],
-        init_batch=int(validation.batch_sizes[0]),
-        max_batch=int(validation.batch_sizes[-1]),
-        min_local=int(placements.local_bsz.min()),
-        max_local=rule.max_local or int(placements.local_bsz.max()),
-    )

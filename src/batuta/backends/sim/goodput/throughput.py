@@ -1,16 +1,25 @@
-"""How long a step takes for a placement and a local batch size, from measurements (Pollux, OSDI'21)."""
+"""How long a step takes for a placement and a local batch size, from measurements (Pollux, OSDI'21).
+
+Interpolated points are kept between runs. A fault in what is kept is never a fault of the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import tempfile
+import zipfile
+import zlib
 from collections import defaultdict
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.backends.sim.goodput.profiles import AppProfile, read_arrays, write_arrays
+from batuta.backends.sim.goodput.profiles import AppProfile
 from batuta.core.arrays import FloatArray, IntArray
 
 Placement = tuple[int, ...]
@@ -42,8 +51,6 @@ def pack(gpus: int, gpus_per_node: int = 4) -> Placement:
 class Throughput:
     """Step times of one application; every answer is computed once and kept, also between runs."""
 
-    __slots__ = ("_curves", "_fresh", "_interpolate", "_known", "_most_nodes", "_points", "_profile")
-
     def __init__(self, profile: AppProfile) -> None:
         self._profile = profile
         self._curves: dict[Placement, tuple[IntArray, FloatArray]] = {}
@@ -62,10 +69,8 @@ class Throughput:
     def at(self, placement: Placement, local: int) -> StepTime | None:
         """Step time, or None where nothing near was measured."""
         key = (placement, local)
-        try:
+        if key in self._known:
             return self._known[key]
-        except KeyError:
-            pass
         smallest = rotate_to_smallest(placement)
         curve = self._curves.get(smallest)
         if curve is not None:
@@ -82,12 +87,10 @@ class Throughput:
         # Another process may have saved since: its points are as true as ours.
         points = {**_load_points(self._cache_name()), **self._points}
         missing = StepTime(np.nan, np.nan)
-        write_arrays(
+        _store(
             self._cache_name(),
-            {
-                "keys": np.array(list(points), np.int64).reshape(-1, 3),
-                "times": np.array([time or missing for time in points.values()], float).reshape(-1, 2),
-            },
+            keys=np.array(list(points), np.int64).reshape(-1, 3),
+            times=np.array([time or missing for time in points.values()], float).reshape(-1, 2),
         )
         self._fresh = False
 
@@ -122,10 +125,29 @@ def _along(locals_: IntArray, times: FloatArray, local: int) -> StepTime | None:
     return StepTime(*(slope * (local - locals_[low]) + times[low]).tolist())
 
 
+def _cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/batuta/goodput`, else below `~/.cache`; None for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(named).is_absolute():  # the XDG specification: a relative path is to be ignored
+        return Path(named, "batuta", "goodput")
+    try:
+        return Path.home() / ".cache" / "batuta" / "goodput"
+    except RuntimeError:
+        return None
+
+
 def _load_points(name: str) -> dict[tuple[int, int, int], StepTime | None]:
-    stored = read_arrays(name) or {}
-    keys, times = stored.get("keys"), stored.get("times")
-    if keys is None or times is None or keys.shape != (len(times), 3) or times.shape != (len(keys), 2):
+    """The points that were stored under this name; none where the file is absent, cut short or not readable."""
+    folder = _cache_folder()
+    if folder is None:
+        return {}
+    try:
+        # Opened here, because NumPy leaves a file open that turns out to be broken.
+        with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            keys, times = stored["keys"], stored["times"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
+        return {}
+    if keys.shape != (len(times), 3) or times.shape != (len(keys), 2):
         return {}
     return {
         (nodes, gpus, local): None if math.isnan(step_s) else StepTime(step_s, sync_s)
@@ -133,24 +155,32 @@ def _load_points(name: str) -> dict[tuple[int, int, int], StepTime | None]:
     }
 
 
+def _store(name: str, **arrays: NDArray[Any]) -> None:
+    """Stores under this name; a reader sees the old or the new file, never a part."""
+    folder = _cache_folder()
+    if folder is None:
+        return
+    unfinished: str | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **dict[str, Any](arrays))
+        os.replace(unfinished, folder / f"{name}.npz")
+    except OSError:  # read-only or full: the next run interpolates again
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+
+
 def _interpolator(profile: AppProfile) -> Any:
     """Linear interpolation over a Delaunay triangulation of all measurements, placements first."""
     from scipy.interpolate import LinearNDInterpolator  # 0.7 s of CPU time, and rarely needed
 
-    at, times = _measured_points(profile)
-    return LinearNDInterpolator(at, times)
-
-
-def _measured_points(profile: AppProfile) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     rows = profile.placements
-    for code, local, step_s, sync_s in zip(
-        rows.placement.tolist(),
-        rows.local_bsz.tolist(),
-        rows.step_s.tolist(),
-        rows.sync_s.tolist(),
-        strict=True,
-    ):
+    columns = (rows.placement, rows.local_bsz, rows.step_s, rows.sync_s)
+    for code, local, step_s, sync_s in zip(*(column.tolist() for column in columns), strict=True):
         digits = str(code)
         groups[len(digits), sum(map(int, digits)), local].append((step_s, sync_s))
     # Placements with equal counts are averaged, and the order is fixed: it decides the triangulation.
@@ -159,4 +189,6 @@ def _measured_points(profile: AppProfile) -> tuple[NDArray[np.float64], NDArray[
     more = profile.scalability
     at = np.column_stack((more.num_nodes, more.num_replicas, more.local_bsz))
     times = np.column_stack((more.step_s, more.sync_s))
-    return np.concatenate([np.array(keys, float), at.astype(float)]), np.concatenate([np.array(means), times])
+    return LinearNDInterpolator(
+        np.concatenate([np.array(keys, float), at.astype(float)]), np.concatenate([np.array(means), times])
+    )

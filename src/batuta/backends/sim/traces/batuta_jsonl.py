@@ -41,29 +41,38 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from enum import Enum
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 
 from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS
-from batuta.backends.sim.traces.trace_format import TraceFile, TraceFormat, TraceOptions
+from batuta.backends.sim.traces.trace_format import CellParser, TraceFile, TraceFormat, TraceOptions, shown
 from batuta.backends.sim.workload import GoodputRequest, SimJob, Workload
 from batuta.core.curve import SpeedCurve, linear_curve
-from batuta.core.job import ANYWHERE, Job, JobKind, Share, Spread, Topology
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.core.job import Job, JobKind, Share, Spread, Topology
+from batuta.spec.problem import InputError, did_you_mean
 
-GOODPUT_FIELDS = ("application", "num_replicas", "batch_size")
-
-
-# A field's parser raises ValueError with the words that complete "FIELD must be".
+FieldParser: TypeAlias = Callable[[object], Any]
+"""Raises ValueError with the words that complete "FIELD must be"."""
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
+def _checked(kinds: type | tuple[type, ...], what: str) -> FieldParser:
+    """Takes a value of these types as it is; true and false are no numbers."""
+
+    def parse(value: object) -> Any:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            raise ValueError(what)
+        return value
+
+    return parse
+
+
+_text = _checked(str, "a text")
+_flag = _checked(bool, "true or false")
+_speed = _checked((int, float), "numbers")
 
 
 def _number(value: object) -> float:
@@ -72,17 +81,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _maybe_number(value: object) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _speed(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("numbers")
-    return float(value)
-
-
-def _whole(low: int, high: int) -> Callable[[object], int]:
+def _whole(low: int, high: int) -> FieldParser:
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"a whole number within {low}..{high}")
@@ -95,44 +94,41 @@ _gpus = _whole(1, LARGEST_JOB_GPUS)
 _amount = _whole(0, 10**15)
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _sizes(value: object) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise ValueError("a list of GPU counts")
-    return tuple(_gpus(one) for one in value)
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ValueError("a list of texts")
-    return tuple(_text(one) for one in value)
-
-
-def _pairs(parse: Callable[[object], Any], what: str) -> Callable[[object], tuple[tuple[str, Any], ...]]:
-    def parse_pairs(value: object) -> tuple[tuple[str, Any], ...]:
-        if not isinstance(value, dict):
-            raise ValueError(f"an object of {what}")
-        return tuple((name, parse(one)) for name, one in value.items())
-
-    return parse_pairs
-
-
-def _curve(value: object) -> SpeedCurve:
-    if isinstance(value, dict):
-        parts = _parts(value, {"speeds": _speeds, "across_nodes": _speed, "across_racks": _speed})
+def _one_of(kind: type[Enum]) -> FieldParser:
+    def parse(value: object) -> Enum:
         try:
-            speeds: SpeedCurve = parts.pop("speeds")
-            return replace(speeds, **parts)
-        except (ValueError, KeyError):
-            raise ValueError("an object with speeds, and with spread factors in (0, 1]") from None
-    return _speeds(value)
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"one of {', '.join(one.value for one in kind)}") from None
+
+    return parse
+
+
+def _optional(parse: FieldParser) -> FieldParser:
+    return lambda value: None if value is None else parse(value)
+
+
+def _list_of(parse: FieldParser, what: str) -> FieldParser:
+    as_list = _checked(list, f"a list of {what}")
+    return lambda value: tuple(map(parse, as_list(value)))
+
+
+def _pairs(parse: FieldParser, what: str) -> FieldParser:
+    as_object = _checked(dict, f"an object of {what}")
+    return lambda value: tuple((name, parse(one)) for name, one in as_object(value).items())
+
+
+def _object(make: Callable[..., Any], parsers: dict[str, FieldParser], *, complete: bool = False) -> FieldParser:
+    """Makes a value of an object that has a fixed set of fields; `complete`: none may be missing."""
+
+    def parse(value: object) -> Any:
+        if not isinstance(value, dict) or not value.keys() <= parsers.keys():
+            raise ValueError(f"an object with {', '.join(parsers)}")
+        if complete and len(value) != len(parsers):
+            raise ValueError(f"an object with all of {', '.join(parsers)}")
+        return make(**{name: parsers[name](one) for name, one in value.items()})
+
+    return parse
 
 
 def _speeds(value: object) -> SpeedCurve:
@@ -151,53 +147,29 @@ def _curve_of(speeds: tuple[float, ...]) -> SpeedCurve:
         raise ValueError("a list of finite speeds ≥ 0") from None
 
 
-def _kind(value: object) -> JobKind:
+def _spread_curve(**parts: Any) -> SpeedCurve:
     try:
-        return JobKind(value)
-    except ValueError:
-        raise ValueError(f"one of {', '.join(kind.value for kind in JobKind)}") from None
+        speeds: SpeedCurve = parts.pop("speeds")
+        return replace(speeds, **parts)
+    except (ValueError, KeyError):
+        raise ValueError("an object with speeds, and with spread factors in (0, 1]") from None
 
 
-def _spread(value: object) -> Spread:
-    try:
-        return Spread(value)
-    except ValueError:
-        raise ValueError(f"one of {', '.join(spread.value for spread in Spread)}") from None
+_curve_object = _object(_spread_curve, {"speeds": _speeds, "across_nodes": _speed, "across_racks": _speed})
 
 
-def _parts(value: object, parsers: dict[str, Callable[[object], Any]]) -> dict[str, Any]:
-    """The parts of an object that has a fixed set of fields."""
-    if not isinstance(value, dict) or not value.keys() <= parsers.keys():
-        raise ValueError(f"an object with {', '.join(parsers)}")
-    return {name: parsers[name](one) for name, one in value.items()}
+def _curve(value: object) -> SpeedCurve:
+    curve: SpeedCurve = _curve_object(value) if isinstance(value, dict) else _speeds(value)
+    return curve
 
 
-def _share(value: object) -> Share | None:
-    if value is None:
-        return None
-    return Share(**_parts(value, {"memory_mib": _amount, "compute_percent": _amount}))
-
-
-def _topology(value: object) -> Topology:
-    return Topology(**_parts(value, {"within": _spread, "required": _flag, "single_numa": _flag}))
-
-
-def _goodput(value: object) -> GoodputRequest | None:
-    if value is None:
-        return None
-    parts = _parts(value, {"application": _text, "num_replicas": _gpus, "batch_size": _whole(1, 10**9)})
-    if len(parts) != len(GOODPUT_FIELDS):
-        raise ValueError(f"an object with all of {', '.join(GOODPUT_FIELDS)}")
-    return GoodputRequest(**parts)
-
-
-PARSERS: dict[str, Callable[[object], Any]] = {
+PARSERS: dict[str, FieldParser] = {
     "id": _text,
     "submit_s": _number,
     "size": _gpus,
     "min": _gpus,
     "max": _gpus,
-    "sizes": _sizes,
+    "sizes": _optional(_list_of(_gpus, "GPU counts")),
     "work_s": _number,
     "believed_work_s": _number,
     "curve": _curve,
@@ -211,72 +183,46 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus_milli_per_gpu": _amount,
     "memory_mib_per_gpu": _amount,
     "restart_s": _number,
-    "checkpoint_interval_s": _maybe_number,
+    "checkpoint_interval_s": _optional(_number),
     "restartable": _flag,
-    "time_limit_s": _maybe_number,
-    "kind": _kind,
+    "time_limit_s": _optional(_number),
+    "kind": _one_of(JobKind),
     "gpu_types": _pairs(_speed, "GPU types and their relative speeds"),
     "node_labels": _pairs(_text, "labels and their values"),
-    "tolerations": _texts,
-    "share": _share,
-    "topology": _topology,
-    "goodput": _goodput,
+    "tolerations": _list_of(_text, "texts"),
+    "share": _optional(_object(Share, {"memory_mib": _amount, "compute_percent": _amount})),
+    "topology": _object(Topology, {"within": _one_of(Spread), "required": _flag, "single_numa": _flag}),
+    "goodput": _optional(
+        _object(
+            GoodputRequest, {"application": _text, "num_replicas": _gpus, "batch_size": _whole(1, 10**9)}, complete=True
+        )
+    ),
 }
-
-
 REQUIRED = ("id", "submit_s", "size", "work_s")
-_PLAIN = (
-    "gpus_per_replica",
-    "name",
-    "user",
-    "queue",
-    "priority",
-    "application",
-    "cpus_milli_per_gpu",
-    "memory_mib_per_gpu",
-    "restart_s",
-    "checkpoint_interval_s",
-    "restartable",
-    "time_limit_s",
-)
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
-
-
-class Fault(Protocol):
-    """Reports one problem of a record."""
-
-    def __call__(self, message: str, fix: str = "") -> None: ...
+_JOB_FIELDS = [name for name in PARSERS if name in _DEFAULTS]
 
 
 def encode(own: SimJob) -> dict[str, Any]:
     """The job without what the reader would assume anyway."""
     job = own.job
-    record: dict[str, Any] = {"id": job.id, "submit_s": job.submit_s, "size": job.size}
-    if job.min != job.size:
-        record["min"] = job.min
-    if job.max != job.size:
-        record["max"] = job.max
-    if job.sizes is not None:
-        record["sizes"] = list(job.sizes)
-    record["work_s"] = own.work_s
-    if job.work_s != own.work_s:
-        record["believed_work_s"] = job.work_s
-    if own.curve != _usual_curve(job.max, job.gpus_per_replica):
-        record["curve"] = _encode_curve(own.curve)
-    if job.curve != own.curve:
-        record["believed_curve"] = _encode_curve(job.curve)
-    for name in _PLAIN:
-        value = getattr(job, name)
-        if value != _DEFAULTS[name]:
-            record[name] = value
-    if job.kind is not JobKind.SCRIPT:
-        record["kind"] = job.kind.value
-    for name, pairs in (("gpu_types", job.gpu_types), ("node_labels", job.node_labels)):
-        if pairs:
-            record[name] = _encode_pairs(job.id, name, pairs)
-    if job.tolerations:
-        record["tolerations"] = list(job.tolerations)
-    return record | _encode_parts(own)
+    truth = {"work_s": own.work_s, "curve": own.curve, "goodput": own.goodput}
+    believed = {"believed_work_s": job.work_s, "believed_curve": job.curve}
+    values = {name: getattr(job, name) for name in _JOB_FIELDS} | truth | believed
+    usual = {
+        **_DEFAULTS,
+        "min": job.size,
+        "max": job.size,
+        "believed_work_s": own.work_s,
+        "curve": _usual_curve(job.max, job.gpus_per_replica),
+        "believed_curve": own.curve,
+        "goodput": None,
+    }
+    wanted = [name for name in PARSERS if name in REQUIRED or values[name] != usual[name]]
+    try:
+        return {name: _ENCODERS.get(name, _plain)(values[name]) for name in wanted}
+    except ValueError as error:
+        raise ValueError(f"job {job.id} cannot be written: {error}") from None
 
 
 def _usual_curve(largest: int, gpus_per_replica: int | None) -> SpeedCurve:
@@ -284,20 +230,8 @@ def _usual_curve(largest: int, gpus_per_replica: int | None) -> SpeedCurve:
     return linear_curve(1 if gpus_per_replica == 0 else largest)
 
 
-def _encode_parts(own: SimJob) -> dict[str, Any]:
-    """The fields that are objects themselves."""
-    share, topology, record = own.job.share, own.job.topology, dict[str, Any]()
-    if share is not None:
-        record["share"] = {"memory_mib": share.memory_mib, "compute_percent": share.compute_percent}
-    if topology != ANYWHERE:
-        record["topology"] = {
-            "within": topology.within.value,
-            "required": topology.required,
-            "single_numa": topology.single_numa,
-        }
-    if own.goodput is not None:
-        record["goodput"] = {name: getattr(own.goodput, name) for name in GOODPUT_FIELDS}
-    return record
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def _encode_curve(curve: SpeedCurve) -> str | list[float] | dict[str, Any]:
@@ -309,38 +243,52 @@ def _encode_curve(curve: SpeedCurve) -> str | list[float] | dict[str, Any]:
     return {"speeds": speeds, "across_nodes": curve.across_nodes, "across_racks": curve.across_racks}
 
 
-def _encode_pairs(job_id: str, name: str, pairs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+def _encode_pairs(name: str, pairs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
-        raise ValueError(f"job {job_id} cannot be written: {name} names something twice")
+        raise ValueError(f"{name} names something twice")
     return dict(pairs)
 
 
-def decode(record: object, fault: Fault) -> SimJob | None:
+_ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "curve": _encode_curve,
+    "believed_curve": _encode_curve,
+    "gpu_types": partial(_encode_pairs, "gpu_types"),
+    "node_labels": partial(_encode_pairs, "node_labels"),
+    "share": lambda share: {"memory_mib": share.memory_mib, "compute_percent": share.compute_percent},
+    "topology": lambda topology: {name: _plain(value) for name, value in asdict(topology).items()},
+    "goodput": asdict,
+}
+
+
+def decode(record: object, fault: Callable[..., None]) -> SimJob | None:
     """The job, or None after every problem was reported."""
     if not isinstance(record, dict):
         fault("a job must be a JSON object", 'for example {"id": "a", "submit_s": 0, "size": 1, "work_s": 60}')
         return None
+    values = _parse_fields(record, PARSERS, fault)
+    missing = [name for name in REQUIRED if name not in record]
+    for name in missing:
+        fault(f"field {name} is missing")
+    return None if missing or len(values) != len(record) else _sim_job(values, fault)
+
+
+def _parse_fields(
+    record: dict[str, Any], parsers: dict[str, FieldParser], fault: Callable[..., None]
+) -> dict[str, Any]:
+    """The values of the fields without fault; what is wrong with the others is reported."""
     values: dict[str, Any] = {}
-    sound = True
     for name, value in record.items():
-        parse = PARSERS.get(name)
-        if parse is None:
-            fault(f"unknown field {name}", did_you_mean(name, list(PARSERS)))
-            sound = False
+        if name not in parsers:
+            fault(f"unknown field {name}", did_you_mean(name, list(parsers)))
             continue
         try:
-            values[name] = parse(value)
+            values[name] = parsers[name](value)
         except ValueError as error:
-            fault(f"{name} must be {error}, found {_shown(value)}")
-            sound = False
-    for name in REQUIRED:
-        if name not in record:
-            fault(f"field {name} is missing")
-            sound = False
-    return _sim_job(values, fault) if sound else None
+            fault(f"{name} must be {error}, found {shown(value)}")
+    return values
 
 
-def _sim_job(values: dict[str, Any], fault: Fault) -> SimJob | None:
+def _sim_job(values: dict[str, Any], fault: Callable[..., None]) -> SimJob | None:
     values.setdefault("min", values["size"])
     values.setdefault("max", values["size"])
     work_s: float = values["work_s"]
@@ -357,34 +305,26 @@ def _sim_job(values: dict[str, Any], fault: Fault) -> SimJob | None:
     return None if faults else SimJob(job, work_s, curve, goodput)
 
 
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = "something deeply nested"
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
 VERSION = 1
 _MARK = "batuta_workload"
-_HEADER = (_MARK, "name", "notes")
+_HEADER: dict[str, FieldParser] = {_MARK: lambda value: value, "name": _text, "notes": _list_of(_text, "texts")}
 
 
 def dump_workload(workload: Workload) -> str:
     """The text of the file. Equal workloads give equal bytes."""
     header = {_MARK: VERSION, "name": workload.name, "notes": list(workload.notes)}
-    records: Iterator[dict[str, Any]] = (encode(own) for own in workload.jobs)
-    lines = [json.dumps(header), *(json.dumps(record, allow_nan=False) for record in records)]
+    lines = [json.dumps(header), *(json.dumps(encode(own), allow_nan=False) for own in workload.jobs)]
     return "\n".join(lines) + "\n"
 
 
 def save_workload(workload: Workload, path: Path, overwrite: bool = False) -> None:
     """Writes the whole file or nothing, also when the process dies half-way."""
+    already_there = InputError.of("exists already", file=str(path), fix="choose another name, or --force to replace it")
     if path.exists():
         if not path.is_file():
             raise InputError.of("is not a regular file", file=str(path), fix="choose another name")
         if not overwrite:
-            raise _already_there(path)
+            raise already_there
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("x", encoding="utf-8", newline="\n") as out:
@@ -394,9 +334,9 @@ def save_workload(workload: Workload, path: Path, overwrite: bool = False) -> No
         if overwrite:
             temporary.replace(path)
         else:
-            path.hardlink_to(temporary)  # unlike a rename, it fails if someone was faster
+            path.hardlink_to(temporary)  # unlike a rename, it fails if another process was faster
     except FileExistsError:
-        raise _already_there(path) from None
+        raise already_there from None
     except OSError as error:
         raise InputError.of(f"cannot be written: {error.strerror or error}", file=str(path)) from None
     finally:
@@ -406,19 +346,20 @@ def save_workload(workload: Workload, path: Path, overwrite: bool = False) -> No
 
 def read_batuta(file: TraceFile, options: TraceOptions) -> Workload:
     """The workload; jobs in submit order, ties as in the file."""
-    problems: list[Problem] = []
+    cells = CellParser(file.name)
     header: dict[str, Any] | None = None
     jobs: list[SimJob] = []
-    first_line_of: dict[str, int] = {}
     for line, text in enumerate(file.text.split("\n"), start=1):
         if not text.strip():
             continue
-
-        def fault(message: str, fix: str = "", line: int = line) -> None:
-            problems.append(Problem(message, file.name, line, fix=fix))
-
-        record = _parse(text, fault)
-        if record is _NOT_JSON:
+        fault = partial(cells.fault, line)
+        try:
+            record = _DECODER.decode(text)
+        except json.JSONDecodeError as error:
+            fault(f"is not JSON: {error.msg} at column {error.colno}")
+            continue
+        except (ValueError, RecursionError) as error:
+            fault(f"is not JSON: {error}")
             continue
         if header is None:
             header = _check_header(record, fault)
@@ -426,49 +367,24 @@ def read_batuta(file: TraceFile, options: TraceOptions) -> Workload:
         own = decode(record, fault)
         job_id = record.get("id") if isinstance(record, dict) else None
         if isinstance(job_id, str) and job_id:
-            first = first_line_of.setdefault(job_id, line)
-            if first != line:
-                fault(f"id {job_id} is taken by line {first}", "ids must be unique")
+            cells.claim_id(line, job_id)
         if own is not None:
             jobs.append(own)
-    if not jobs and not problems:
-        problems.append(Problem("holds no jobs", file.name))
-    if problems:
-        raise InputError(problems)
+    cells.check(jobs)
     jobs.sort(key=lambda own: own.job.submit_s)
     known = header or {}
     return Workload(known.get("name") or file.title, BATUTA.name, tuple(jobs), tuple(known.get("notes", ())))
 
 
-_NOT_JSON = object()
-
-
-def _parse(text: str, fault: Fault) -> Any:
-    try:
-        return _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        fault(f"is not JSON: {error.msg} at column {error.colno}")
-    except (ValueError, RecursionError) as error:
-        fault(f"is not JSON: {error}")
-    return _NOT_JSON
-
-
-def _check_header(record: Any, fault: Fault) -> dict[str, Any]:
+def _check_header(record: Any, fault: Callable[..., None]) -> dict[str, Any]:
     """The header; its problems are reported."""
     if not isinstance(record, dict) or _MARK not in record:
         fault("the header is missing", f'begin the file with {{"{_MARK}": {VERSION}, "name": "…"}}')
         return {}
-    version, name, notes = record[_MARK], record.get("name", ""), record.get("notes", [])
+    version = record[_MARK]
     if version != VERSION or isinstance(version, bool):
         fault(f"{_MARK} must be {VERSION}, found {version!r}", "a newer Batuta may read it")
-    for key in record:
-        if key not in _HEADER:
-            fault(f"unknown field {key}", did_you_mean(key, _HEADER))
-    if not isinstance(name, str):
-        fault(f"name must be a text, found {name!r}")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        fault(f"notes must be a list of texts, found {notes!r}")
-    return record
+    return _parse_fields(record, _HEADER, fault)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -477,10 +393,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 """Made once: `json.loads` with an option makes one for every line."""
-
-
-def _already_there(path: Path) -> InputError:
-    return InputError.of("exists already", file=str(path), fix="choose another name, or --force to replace it")
 
 
 def _recognises(first_line: str) -> bool:
@@ -492,9 +404,5 @@ def _recognises(first_line: str) -> bool:
 
 
 BATUTA = TraceFormat(
-    "batuta",
-    f'JSON lines that begin with {{"{_MARK}": {VERSION}, …}}',
-    _recognises,
-    read_batuta,
-    rigid=False,
+    "batuta", f'JSON lines that begin with {{"{_MARK}": {VERSION}, …}}', _recognises, read_batuta, rigid=False
 )

@@ -1,12 +1,11 @@
 """Workloads from a seed, with the statistics of a real cluster.
 
-Sizes, durations and the weekly rhythm are those of Philly: msr-fiddle/philly-traces (Jeon et al., ATC 2019,
-CC-BY-4.0) as prepared in petuum/adaptdl, 82,247 jobs from 2017-09-04 to 2017-12-22. Counts are exact; the
-log-normal mixtures were fitted to the logarithms of the durations by expectation maximisation, three parts
-for each class of sizes. Users follow a Zipf law, since few users submit most jobs in every published trace;
-elastic jobs, which no public trace has, get a size range, sometimes a list of legal sizes, and curves from
-three families. Every job has its own row of uniform numbers, so a longer workload begins with the same
-demands as a shorter one.
+Sizes, durations and the weekly rhythm are those of Philly: msr-fiddle/philly-traces (Jeon et al., ATC 2019, CC-BY-4.0)
+as prepared in petuum/adaptdl, 82,247 jobs from 2017-09-04 to 2017-12-22. Counts are exact; the log-normal mixtures were
+fitted to the logarithms of the durations by expectation maximisation, three parts for each class of sizes. Users follow
+a Zipf law, since few users submit most jobs in every published trace; elastic jobs, which no public trace has, get a
+size range, sometimes a list of legal sizes, and curves from three families. Every job has its own row of uniform
+numbers, so a longer workload begins with the same demands as a shorter one.
 
 Only `Generator.random` of PCG64 is used: its stream is fixed, whereas NumPy may change how it draws from
 other distributions. What is written is rounded, so the last bit of a logarithm does not show.
@@ -25,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, AlphaBeta, Amdahl, Power, SpeedModel
+from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, SpeedModel
 from batuta.backends.sim.workload import SimJob, Workload
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
@@ -67,38 +66,9 @@ class WeeklyRate:
 FLAT = WeeklyRate.of([1.0] * 7, [1.0] * 24)
 
 
-def arrivals_in(rate: WeeklyRate, start_hour: float, span_s: float, draws: Sequence[float]) -> list[float]:
-    """Ascending seconds from the start: as many arrivals as draws, within a span.
-
-    Given how many arrive, the moments of a Poisson process are independent draws from its rate.
-    """
-    low = rate.expected(start_hour)
-    high = rate.expected(start_hour + span_s / HOUR_S)
-    return [_seconds(rate, start_hour, low + draw * (high - low)) for draw in sorted(draws)]
-
-
-def arrivals_at(rate: WeeklyRate, start_hour: float, jobs_per_hour: float, draws: Sequence[float]) -> list[float]:
-    """Ascending seconds from the start: one arrival per draw, at an average rate."""
-    gaps = (-math.log(1.0 - draw) / jobs_per_hour for draw in draws)
-    low = rate.expected(start_hour)
-    return [_seconds(rate, start_hour, low + passed) for passed in accumulate(gaps)]
-
-
-def _seconds(rate: WeeklyRate, start_hour: float, expected: float) -> float:
-    return max(0.0, (rate.moment(expected) - start_hour) * HOUR_S)
-
-
 JOBS_BY_GPUS = (
-    (1, 76_627),
-    (2, 1_818),
-    (4, 1_870),
-    (8, 1_643),
-    (12, 7),
-    (16, 199),
-    (24, 7),
-    (32, 67),
-    (64, 6),
-    (128, 3),
+    *((1, 76_627), (2, 1_818), (4, 1_870), (8, 1_643), (12, 7)),
+    *((16, 199), (24, 7), (32, 67), (64, 6), (128, 3)),
 )
 
 JOBS_BY_HOUR = (
@@ -137,6 +107,7 @@ _DRAWS = 10
 """Uniform numbers per job."""
 _NORMAL = NormalDist()
 _MOST_JOBS = 10_000_000
+_ZIPF_EXPONENT = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,65 +127,39 @@ class GeneratorOptions:
     start_hour: float = 0.0
     """Hours since Monday 0:00 at which the workload begins."""
     sizes: tuple[tuple[int, float], ...] = JOBS_BY_GPUS
-    """GPU counts and how often they are asked for."""
     duration_scale: float = 1.0
     shortest_s: float = 10.0
     longest_s: float = 7 * 24 * HOUR_S
     users: int = 50
-    zipf_exponent: float = 1.2
     elastic_fraction: float = 1.0
     """Share of jobs that can run with other than the size they ask for."""
-    restart_s: float = 30.0
 
     def problems(self) -> list[Problem]:
-        rules = (
-            (1 <= self.jobs <= _MOST_JOBS, f"jobs must be within 1..{_MOST_JOBS:,}, found {self.jobs}"),
-            (self.seed >= 0, f"seed must be ≥ 0, found {self.seed}"),
-            (self.gpus >= 1, f"gpus must be at least 1, found {self.gpus}"),
-            (0 < self.load < math.inf, f"load must be a number > 0, found {self.load}"),
-            (
-                self.jobs_per_hour is None or 0 < self.jobs_per_hour < math.inf,
-                f"jobs per hour must be a number > 0, found {self.jobs_per_hour}",
-            ),
-            (0 <= self.start_hour < math.inf, f"start hour must be ≥ 0, found {self.start_hour}"),
-            (
-                0 < self.duration_scale < math.inf,
-                f"duration scale must be a number > 0, found {self.duration_scale}",
-            ),
-            (
-                0 < self.shortest_s <= self.longest_s < math.inf,
-                f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}",
-            ),
-            (self.users >= 1, f"users must be at least 1, found {self.users}"),
-            (0 <= self.zipf_exponent < math.inf, f"Zipf exponent must be ≥ 0, found {self.zipf_exponent}"),
-            (
-                0 <= self.elastic_fraction <= 1,
-                f"elastic fraction must be within 0..1, found {self.elastic_fraction}",
-            ),
-            (0 <= self.restart_s < math.inf, f"restart time must be ≥ 0, found {self.restart_s}"),
-            (
-                all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
-                and any(weight > 0 and size <= max(self.gpus, 1) for size, weight in self.sizes),
-                f"sizes need a GPU count ≥ 1 with a weight > 0 that fits {self.gpus} GPUs",
-            ),
-        )
-        return [Problem(message) for sound, message in rules if not sound]
+        """What is wrong with the options, all of it."""
+        found = [
+            f"{name.replace('_', ' ')} must be {what} {low}, found {value}"
+            for name, what, low in _LIMITS
+            if (value := getattr(self, name)) is not None
+            and not (low < value < math.inf if what == "a number >" else low <= value < math.inf)
+        ]
+        if self.jobs > _MOST_JOBS:
+            found.append(f"jobs must be at most {_MOST_JOBS:,}, found {self.jobs}")
+        if not 0 < self.shortest_s <= self.longest_s < math.inf:
+            found.append(f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}")
+        if self.elastic_fraction > 1:
+            found.append(f"elastic fraction must be at most 1, found {self.elastic_fraction}")
+        sound = all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
+        if not sound or not any(weight > 0 and size <= max(self.gpus, 1) for size, weight in self.sizes):
+            found.append(f"sizes need a GPU count ≥ 1 with a weight > 0 that fits {self.gpus} GPUs")
+        return [Problem(message) for message in found]
 
 
-SAMPLE_OPTIONS = GeneratorOptions(
-    jobs=120,
-    seed=7,
-    name="sample",
-    gpus=32,
-    load=0.9,
-    start_hour=9.0,
-    sizes=((1, 35), (2, 27), (4, 23), (8, 15)),
-    duration_scale=0.2,
-    shortest_s=60.0,
-    longest_s=3 * HOUR_S,
-    users=8,
+_LIMITS = (
+    *((name, "at least", 1) for name in ("jobs", "gpus", "users")),
+    *((name, "at least", 0) for name in ("seed", "start_hour", "elastic_fraction")),
+    *((name, "a number >", 0) for name in ("load", "jobs_per_hour", "duration_scale")),
 )
-"""Made `src/batuta/data/sample.jsonl`."""
+"""Fields, and the least that each may be."""
 
 
 def generate(options: GeneratorOptions) -> Workload:
@@ -223,7 +168,7 @@ def generate(options: GeneratorOptions) -> Workload:
     if problems:
         raise InputError(problems)
     rows = np.random.Generator(np.random.PCG64(options.seed)).random((options.jobs, _DRAWS)).tolist()
-    users = _Choice([(rank, rank**-options.zipf_exponent) for rank in range(1, options.users + 1)])
+    users = _Choice([(rank, rank**-_ZIPF_EXPONENT) for rank in range(1, options.users + 1)])
     demands = _demands(options, rows)
     submits = _submits(options, demands, [row[0] for row in rows])
     width = max(4, len(str(options.jobs)))
@@ -293,23 +238,23 @@ def _demands(options: GeneratorOptions, rows: Sequence[Sequence[float]]) -> list
 
 def _submits(options: GeneratorOptions, demands: Sequence[tuple[int, float]], draws: Sequence[float]) -> list[float]:
     """Ascending submit times, the first at 0."""
-    rate = WEEKLY if options.weekly else FLAT
+    rate, start_hour = WEEKLY if options.weekly else FLAT, options.start_hour
+    low = rate.expected(start_hour)
     if options.jobs_per_hour is not None:
-        moments = arrivals_at(rate, options.start_hour, options.jobs_per_hour, draws)
+        gaps = (-math.log(1.0 - draw) / options.jobs_per_hour for draw in draws)
+        arrivals = [low + passed for passed in accumulate(gaps)]
     else:
+        # Given how many arrive, the moments of a Poisson process are independent draws from its rate.
         gpu_s = math.fsum(size * seconds for size, seconds in demands)
         span_s = gpu_s / (options.gpus * options.load)
-        moments = arrivals_in(rate, options.start_hour, span_s, draws)
+        high = rate.expected(start_hour + span_s / HOUR_S)
+        arrivals = [low + draw * (high - low) for draw in sorted(draws)]
+    moments = [max(0.0, (rate.moment(expected) - start_hour) * HOUR_S) for expected in arrivals]
     return [round(moment - moments[0], 1) for moment in moments]
 
 
 def _sim_job(
-    options: GeneratorOptions,
-    job_id: str,
-    submit_s: float,
-    demand: tuple[int, float],
-    user: int,
-    row: Sequence[float],
+    options: GeneratorOptions, job_id: str, submit_s: float, demand: tuple[int, float], user: int, row: Sequence[float]
 ) -> SimJob:
     size, seconds = demand
     low = high = size
@@ -329,7 +274,6 @@ def _sim_job(
         application=family,
         curve=curve,
         work_s=work_s,
-        restart_s=options.restart_s,
     )
     return SimJob(job, work_s, curve)
 
@@ -340,26 +284,19 @@ def _range(size: int, gpus: int, stretch: float, kind: float) -> tuple[int, int,
     high = max(size, min(gpus, size * (4 if stretch % 0.5 < 0.25 else 2)))
     if kind >= 1 / 3:
         return low, high, None
-    doublings = {size}
-    while size > low:
-        size = max(low, size // 2)
-        doublings.add(size)
-    size = max(doublings)
-    while size < high:
-        size = min(high, size * 2)
-        doublings.add(size)
-    return low, high, tuple(sorted(doublings))
+    halves, doubles = (max(low, size >> n) for n in range(3)), (min(high, size << n) for n in range(3))
+    return low, high, tuple(sorted({*halves, *doubles}))
 
 
 def _curve(largest: int, family: float, parameter: float) -> tuple[str, SpeedCurve]:
     """A family and its parameter, from nearly linear to poor; values to four digits."""
-    model: SpeedModel
     if family < 0.4:
-        name, model = "amdahl", Amdahl(round(0.01 + 0.14 * parameter, 3))
+        name, model = "amdahl", SpeedModel("amdahl", (round(0.01 + 0.14 * parameter, 3),))
     elif family < 0.7:
-        name, model = "power", Power(round(0.65 + 0.33 * parameter, 3))
+        name, model = "power", SpeedModel("power", (round(0.65 + 0.33 * parameter, 3),))
     else:
-        name, model = "all-reduce", AlphaBeta(round(0.002 + 0.03 * parameter, 3), round(0.2 * parameter, 3))
+        costs = round(0.002 + 0.03 * parameter, 3), round(0.2 * parameter, 3)
+        name, model = "all-reduce", SpeedModel("alpha-beta", costs)
     return name, _rounded(model, largest)
 
 

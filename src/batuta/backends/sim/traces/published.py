@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from batuta.backends.sim.traces.trace_format import (
@@ -17,94 +16,68 @@ from batuta.backends.sim.traces.trace_format import (
     csv_rows,
     has_columns,
 )
-from batuta.backends.sim.traces.trace_jobs import TraceRequest, assemble, check_requests
+from batuta.backends.sim.traces.trace_jobs import TraceRequest, assemble
 from batuta.backends.sim.workload import GoodputRequest, SimJob, Workload
 from batuta.core.curve import power_curve
 from batuta.core.job import ANY_TYPE, Job, Share
 from batuta.spec.problem import InputError, did_you_mean, read_text
 
-_PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 _ZERO = datetime(1970, 1, 1)  # noqa: DTZ001 - the trace's times name no zone; only differences are used
 _SECOND = timedelta(seconds=1)
+_MS_PER_S = 1000.0
+
+RequestParser = Callable[[CellParser, int, Sequence[str]], TraceRequest]
+"""Makes a request of a row's line number and cells."""
 
 
-def read_philly(file: TraceFile, options: TraceOptions) -> Workload:
+def _csv_format(
+    name: str, looks: str, columns: Sequence[str], request: RequestParser, notes: Sequence[str] = ()
+) -> TraceFormat:
+    """A CSV file in which every row is a job."""
+
+    def read(file: TraceFile, options: TraceOptions) -> Workload:
+        cells = CellParser(file.name)
+        requests = [request(cells, line, row) for line, row in csv_rows(file.text, cells, columns)]
+        return assemble(file, name, requests, cells, options, notes)
+
+    return TraceFormat(name, looks, lambda first_line: has_columns(first_line, columns), read)
+
+
+def _philly_request(cells: CellParser, line: int, row: Sequence[str]) -> TraceRequest:
     """Philly: jobs of a Microsoft cluster in 2017, as prepared by the authors of Pollux.
 
-    `timestamp,duration,num_gpus,gpu_time,cluster`: submit time (`2017-10-09 07:01:55`), seconds, GPUs, their
-    product, the virtual cluster. There are no ids and no users: ids are made in submit order, the virtual
-    cluster (a team) stands for the user. Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters",
-    ATC 2019.
+    `timestamp,duration,num_gpus,gpu_time,cluster`: submit time (`2017-10-09 07:01:55`), seconds, GPUs, their product,
+    the virtual cluster. There are no ids and no users: ids are made in submit order, the virtual cluster (a team)
+    stands for the user. Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters", ATC 2019.
     """
-    cells = CellParser(file)
-    seconds, gpus = cells.seconds, cells.gpus
-    requests = [
-        TraceRequest(
-            line,
-            "",
-            _seconds_of(cells, line, timestamp),
-            seconds(line, "duration", duration),
-            gpus(line, "num_gpus", size),
-            cluster,
-        )
-        for line, (timestamp, duration, size, cluster) in csv_rows(file, cells, _PHILLY_COLUMNS)
-    ]
-    return assemble(file, PHILLY.name, requests, cells, options)
-
-
-def _seconds_of(cells: CellParser, line: int, text: str) -> float:
+    timestamp, duration, gpus, cluster = row
+    submit_s = 0.0
     try:
-        return (datetime.fromisoformat(text) - _ZERO) / _SECOND
+        submit_s = (datetime.fromisoformat(timestamp) - _ZERO) / _SECOND
     except (ValueError, TypeError):  # TypeError: the time names a zone
-        cells.fault(line, f"timestamp must be like 2017-10-09 07:01:55, found {text!r}")
-        return 0.0
+        cells.fault(line, f"timestamp must be like 2017-10-09 07:01:55, found {timestamp!r}")
+    duration_s = cells.seconds(line, "duration", duration)
+    return TraceRequest(line, "", submit_s, duration_s, cells.gpus(line, "num_gpus", gpus), cluster)
 
 
-PHILLY = TraceFormat(
-    "philly",
-    "CSV with timestamp,duration,num_gpus,gpu_time,cluster",
-    lambda first_line: has_columns(first_line, _PHILLY_COLUMNS),
-    read_philly,
-)
-
-
-_ELASTICFLOW_COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
-
-
-def read_elasticflow(file: TraceFile, options: TraceOptions) -> Workload:
+def _elasticflow_request(cells: CellParser, line: int, row: Sequence[str]) -> TraceRequest:
     """ElasticFlow: jobs of five Microsoft clusters.
 
     `job_id,submission_time,duration,num_gpu`: times in seconds. Throughput tables of the same authors
     (`throughputs_T4`, `throughputs_A100`) give jobs measured curves: see `Elasticity`.
     Gu et al., "ElasticFlow: An Elastic Serverless Training Platform", ASPLOS 2023.
     """
-    cells = CellParser(file)
-    requests = [
-        TraceRequest(
-            line,
-            cells.name(line, "job_id", job_id),
-            cells.seconds(line, "submission_time", submitted),
-            cells.seconds(line, "duration", duration),
-            cells.gpus(line, "num_gpu", gpus),
-        )
-        for line, (job_id, submitted, duration, gpus) in csv_rows(file, cells, _ELASTICFLOW_COLUMNS)
-    ]
-    return assemble(file, ELASTICFLOW.name, requests, cells, options)
+    job_id, submitted, duration, gpus = row
+    return TraceRequest(
+        line,
+        cells.unique_id(line, "job_id", job_id),
+        cells.seconds(line, "submission_time", submitted),
+        cells.seconds(line, "duration", duration),
+        cells.gpus(line, "num_gpu", gpus),
+    )
 
 
-ELASTICFLOW = TraceFormat(
-    "elasticflow",
-    "CSV with job_id,submission_time,duration,num_gpu",
-    lambda first_line: has_columns(first_line, _ELASTICFLOW_COLUMNS),
-    read_elasticflow,
-)
-
-
-_MURI_COLUMNS = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
-_MS_PER_S = 1000.0
-
-
-def read_muri(file: TraceFile, options: TraceOptions) -> Workload:
+def _muri_request(cells: CellParser, line: int, row: Sequence[str]) -> TraceRequest:
     """Muri: Philly-derived jobs with a model, iterations and per-stage times; all times in milliseconds.
 
     `job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,resource_time_0…2,
@@ -112,27 +85,35 @@ def read_muri(file: TraceFile, options: TraceOptions) -> Workload:
     carried over: it would let one half of the jobs preempt the other. Zhao et al., "Multi-Resource
     Interleaving for Deep Learning Training", SIGCOMM 2022.
     """
-    cells = CellParser(file)
-    requests = [
-        TraceRequest(
-            line,
-            cells.name(line, "job_id", job_id),
-            cells.seconds(line, "submit_time", submitted_ms) / _MS_PER_S,
-            cells.seconds(line, "duration", duration_ms) / _MS_PER_S,
-            cells.gpus(line, "num_gpu", gpus),
-            application=model.strip(),
-        )
-        for line, (job_id, gpus, submitted_ms, model, duration_ms) in csv_rows(file, cells, _MURI_COLUMNS)
-    ]
-    notes = ("the column priority is not used",)
-    return assemble(file, MURI.name, requests, cells, options, notes)
+    job_id, gpus, submitted_ms, model, duration_ms = row
+    return TraceRequest(
+        line,
+        cells.unique_id(line, "job_id", job_id),
+        cells.seconds(line, "submit_time", submitted_ms) / _MS_PER_S,
+        cells.seconds(line, "duration", duration_ms) / _MS_PER_S,
+        cells.gpus(line, "num_gpu", gpus),
+        application=model.strip(),
+    )
 
 
-MURI = TraceFormat(
+PHILLY = _csv_format(
+    "philly",
+    "CSV with timestamp,duration,num_gpus,gpu_time,cluster",
+    ("timestamp", "duration", "num_gpus", "cluster"),
+    _philly_request,
+)
+ELASTICFLOW = _csv_format(
+    "elasticflow",
+    "CSV with job_id,submission_time,duration,num_gpu",
+    ("job_id", "submission_time", "duration", "num_gpu"),
+    _elasticflow_request,
+)
+MURI = _csv_format(
     "muri",
     "CSV with job_id,num_gpu,submit_time,iterations,model_name,…,duration,… (times in ms)",
-    lambda first_line: has_columns(first_line, _MURI_COLUMNS),
-    read_muri,
+    ("job_id", "num_gpu", "submit_time", "model_name", "duration"),
+    _muri_request,
+    notes=("the column priority is not used",),
 )
 
 
@@ -156,7 +137,7 @@ def read_gavel(file: TraceFile, options: TraceOptions) -> Workload:
     throughput, and its speed on the other types is measured. Weights and SLOs are not carried over. Narayanan
     et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.
     """
-    cells = CellParser(file)
+    cells = CellParser(file.name)
     throughputs = _read_throughputs(file, options)
     requests: list[TraceRequest] = []
     other_weights = 0
@@ -212,7 +193,8 @@ def _read_throughputs(file: TraceFile, options: TraceOptions) -> Throughputs:
     except json.JSONDecodeError as error:
         raise InputError.of(f"is not JSON: {error.msg}", file=str(path), line=error.lineno) from None
     except (ValueError, TypeError, AttributeError, KeyError, SyntaxError, RecursionError) as error:
-        raise _not_throughputs(path, error) from None
+        message = f"is not a table of throughputs by {', '.join(GPU_TYPES)}: {type(error).__name__}: {error}"
+        raise InputError.of(message, file=str(path)) from None
 
 
 def _throughputs(tables: dict[str, dict[str, dict[str, Any]]]) -> Throughputs:
@@ -224,13 +206,6 @@ def _throughputs(tables: dict[str, dict[str, dict[str, Any]]]) -> Throughputs:
             if 0 < speed < float("inf"):
                 found.setdefault((str(job_type), int(gpus)), {})[gpu_type] = speed
     return found
-
-
-def _not_throughputs(path: Path, error: Exception) -> InputError:
-    return InputError.of(
-        f"is not a table of throughputs by {', '.join(GPU_TYPES)}: {type(error).__name__}: {error}",
-        file=str(path),
-    )
 
 
 def _is_gavel(first_line: str) -> bool:
@@ -247,15 +222,8 @@ GAVEL = TraceFormat(
 
 
 _ALIBABA_COLUMNS = (
-    "name",
-    "cpu_milli",
-    "memory_mib",
-    "num_gpu",
-    "gpu_milli",
-    "gpu_spec",
-    "creation_time",
-    "deletion_time",
-    "scheduled_time",
+    *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"),
+    *("creation_time", "deletion_time", "scheduled_time"),
 )
 _WHOLE_GPU_MILLI = 1000
 _MAX_CELL = 10**12
@@ -275,10 +243,10 @@ def read_alibaba(file: TraceFile, options: TraceOptions) -> Workload:
     Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
     Descent", ATC 2023.
     """
-    cells = CellParser(file)
+    cells = CellParser(file.name)
     requests: list[TraceRequest] = []
     without_gpu = never_scheduled = 0
-    for line, row in csv_rows(file, cells, _ALIBABA_COLUMNS):
+    for line, row in csv_rows(file.text, cells, _ALIBABA_COLUMNS):
         request = _alibaba_request(cells, line, row)
         if request is None:
             without_gpu += 1
@@ -301,9 +269,10 @@ def _alibaba_request(cells: CellParser, line: int, row: Sequence[str]) -> TraceR
     end_s = cells.seconds(line, "deletion_time", deleted)
     cpu_milli = cells.whole(line, "cpu_milli", cpu, 0, _MAX_CELL)
     memory_mib = cells.whole(line, "memory_mib", memory, 0, _MAX_CELL)
-    pod = cells.name(line, "name", name)
     if gpus == 0:
+        cells.name(line, "name", name)
         return None
+    pod = cells.unique_id(line, "name", name)
     if end_s < start_s:
         cells.fault(line, f"deletion_time {deleted} lies before the start at {start_s:g}")
     types = tuple((part.strip(), 1.0) for part in spec.split("|") if part.strip())
@@ -348,46 +317,38 @@ _LARGEST_BATCH = 10**9
 def read_pollux(file: TraceFile, options: TraceOptions) -> Workload:
     """Pollux: `workload-N.csv` of the OSDI 2021 artifact, for the goodput replay.
 
-    `name,time,application,num_replicas,batch_size`; the last two are the rigid request that Tiresias and
-    Optimus use. How long a job runs follows from the profile of its application, not from this file: `work_s`
-    and the curve are only the estimates for an unknown application. Times stay as they are, since the
-    replay's rounds count from 0 of the file. A job may have 1 to 64 GPUs (the authors' cluster), or its
-    request where that is more.
+    `name,time,application,num_replicas,batch_size`; the last two are the rigid request that Tiresias and Optimus use.
+    How long a job runs follows from the profile of its application, not from this file: `work_s` and the curve are only
+    the estimates for an unknown application. Times stay as they are, since the replay's rounds count from 0 of the
+    file. A job may have 1 to 64 GPUs (the authors' cluster), or its request where that is more.
     """
-    cells = CellParser(file)
-    jobs: list[SimJob] = []
-    requests: list[TraceRequest] = []
-    for line, (name, time, application, replicas, batch) in csv_rows(file, cells, _POLLUX_COLUMNS):
-        request = TraceRequest(
-            line,
-            cells.name(line, "name", name),
-            cells.seconds(line, "time", time),
-            0.0,
-            cells.gpus(line, "num_replicas", replicas),
-            application=cells.name(line, "application", application),
-        )
-        requests.append(request)
-        jobs.append(_pollux_job(request, cells.whole(line, "batch_size", batch, 1, _LARGEST_BATCH)))
-    check_requests(cells, requests)
+    cells = CellParser(file.name)
+    jobs = [_pollux_job(cells, line, row) for line, row in csv_rows(file.text, cells, _POLLUX_COLUMNS)]
+    cells.check(jobs)
     jobs.sort(key=lambda own: own.job.submit_s)
     return Workload(file.title, POLLUX.name, tuple(jobs))
 
 
-def _pollux_job(request: TraceRequest, batch_size: int) -> SimJob:
-    largest = max(request.gpus, CLUSTER_GPUS)
+def _pollux_job(cells: CellParser, line: int, row: Sequence[str]) -> SimJob:
+    name, time, application, replicas, batch = row
+    request = GoodputRequest(
+        cells.name(line, "application", application),
+        cells.gpus(line, "num_replicas", replicas),
+        cells.whole(line, "batch_size", batch, 1, _LARGEST_BATCH),
+    )
+    largest = max(request.num_replicas, CLUSTER_GPUS)
     curve = power_curve(largest, _UNKNOWN_EXPONENT)
     job = Job(
-        id=request.id,
-        submit_s=request.submit_s,
-        size=request.gpus,
+        id=cells.unique_id(line, "name", name),
+        submit_s=cells.seconds(line, "time", time),
+        size=request.num_replicas,
         min=1,
         max=largest,
         application=request.application,
         curve=curve,
         work_s=_UNKNOWN_WORK_S,
     )
-    asked = GoodputRequest(request.application, request.gpus, batch_size)
-    return SimJob(job, _UNKNOWN_WORK_S, curve, asked)
+    return SimJob(job, _UNKNOWN_WORK_S, curve, request)
 
 
 POLLUX = TraceFormat(

@@ -19,7 +19,7 @@ SAMPLE = "sample"
 
 
 def sample_workload() -> Workload:
-    """The shipped jobs. `generator.SAMPLE_OPTIONS` made them."""
+    """The jobs that come with Batuta; their notes say how the generator made them."""
     text = resources.files("batuta").joinpath("data", "sample.jsonl").read_text(encoding="utf-8")
     return read_batuta(TraceFile(Path(SAMPLE), text), RIGID_OPTIONS)
 
@@ -34,9 +34,11 @@ def read_workload(path: str | Path, format: str | None = None, options: TraceOpt
     """
     if str(path) == SAMPLE and format is None:
         return sample_workload()
-    forced = None if format is None else _format_named(format)
+    forced = "" if format is None else format.strip().lower()
+    if forced and forced not in FORMATS:
+        raise InputError.of(f"unknown workload format {format!r}", fix=did_you_mean(forced, list(FORMATS)))
     file = TraceFile(Path(path), read_text(Path(path)))
-    chosen = forced or detect_format(file)
+    chosen = FORMATS[forced] if forced else detect_format(file)
     with _collector_paused():
         workload = chosen.read(file, options)
     if chosen.rigid or options.elasticity == RIGID:
@@ -70,12 +72,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _format_named(name: str) -> TraceFormat:
-    try:
-        return FORMATS[name.strip().lower()]
-    except KeyError:
-        raise InputError.of(
-            f"unknown workload format {name!r}", fix=did_you_mean(name.strip().lower(), list(FORMATS))
-        ) from None

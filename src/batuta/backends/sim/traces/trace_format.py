@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, parse_speed
@@ -81,7 +81,6 @@ class TraceFile:
 
     @property
     def name(self) -> str:
-        """The file as problems name it."""
         return str(self.path)
 
     @property
@@ -91,7 +90,6 @@ class TraceFile:
 
     @property
     def first_line(self) -> str:
-        """The first line that is not blank."""
         return next((line for line in self.text.split("\n") if line.strip()), "").rstrip("\r")
 
 
@@ -126,40 +124,41 @@ class TraceFormat:
 _LATEST = 1e12
 
 
-def header_of(first_line: str) -> list[str]:
-    """The column names of a CSV file; none when the line is not CSV."""
-    try:
-        return [name.strip() for name in next(csv.reader([first_line]), [])]
-    except csv.Error:
-        return []
-
-
 def has_columns(first_line: str, columns: Sequence[str]) -> bool:
-    return set(columns) <= set(header_of(first_line))
+    """Whether the first line of a file is the header of a CSV table with these columns."""
+    try:
+        return set(columns) <= {name.strip() for name in next(csv.reader([first_line]), [])}
+    except csv.Error:
+        return False
 
 
 class CellParser:
     """Parses the cells of one file. A bad cell adds to `problems` and gives a harmless value."""
 
-    __slots__ = ("file", "problems")
+    __slots__ = ("_ids", "file", "problems")
 
-    def __init__(self, file: TraceFile) -> None:
-        self.file = file.name
+    def __init__(self, file: str) -> None:
+        self.file = file
         self.problems: list[Problem] = []
+        self._ids: dict[str, int] = {}
 
     def fault(self, line: int, message: str, fix: str = "") -> None:
         self.problems.append(Problem(message, self.file, line, fix=fix))
 
-    def seconds(self, line: int, column: str, text: str) -> float:
-        """A number of seconds within 0..1e12."""
+    def number(self, line: int, column: str, text: str, low: float, high: float, bounds: str) -> float:
+        """A number within bounds, which a message names as `bounds`."""
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if 0.0 <= value <= _LATEST and "_" not in text:
+        # Python reads 1_000 and digits of other scripts as numbers; in a trace both are damage.
+        if low <= value <= high and "_" not in text and text.isascii():
             return value
-        self.fault(line, f"{column} must be a number within 0..1e12, found {_shown(text)}")
+        self.fault(line, f"{column} must be a number {bounds}, found {shown(text)}")
         return 0.0
+
+    def seconds(self, line: int, column: str, text: str) -> float:
+        return self.number(line, column, text, 0.0, _LATEST, "within 0..1e12")
 
     def whole(self, line: int, column: str, text: str, low: int, high: int) -> int:
         """A whole number within bounds; 4.0 counts as one."""
@@ -171,9 +170,9 @@ class CellParser:
                 value = int(real) if real.is_integer() else low - 1
             except (ValueError, OverflowError):
                 value = low - 1
-        if low <= value <= high and "_" not in text:
+        if low <= value <= high and "_" not in text and text.isascii():
             return value
-        self.fault(line, f"{column} must be a whole number within {low}..{high}, found {_shown(text)}")
+        self.fault(line, f"{column} must be a whole number within {low}..{high}, found {shown(text)}")
         return low
 
     def gpus(self, line: int, column: str, text: str, low: int = 1) -> int:
@@ -185,18 +184,41 @@ class CellParser:
             self.fault(line, f"{column} must not be empty")
         return text
 
+    def unique_id(self, line: int, column: str, text: str) -> str:
+        name = self.name(line, column, text)
+        if name:
+            self.claim_id(line, name)
+        return name
 
-def csv_rows(file: TraceFile, cells: CellParser, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    def claim_id(self, line: int, job_id: str) -> None:
+        """Notes that the job of this line has this id, which no earlier line may have."""
+        first = self._ids.setdefault(job_id, line)
+        if first != line:
+            self.fault(line, f"id {job_id} is taken by line {first}", "ids must be unique")
+
+    def check(self, jobs: Sized) -> None:
+        """Raises every problem of the file, also that there are no jobs."""
+        if not jobs and not self.problems:
+            self.fault(0, "holds no jobs")
+        if self.problems:
+            raise InputError(sorted(self.problems, key=attrgetter("line")))
+
+
+def csv_rows(text: str, cells: CellParser, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Line number and the named columns of every row below the header. Blank lines are passed over."""
-    reader = csv.reader(io.StringIO(file.text, newline=""))
+    reader = csv.reader(io.StringIO(text, newline=""))
     line, names = 1, [""]
     try:
         for header in reader:
             if header:
                 names = [name.strip() for name in header]
                 break
-        places = _places(file, names, columns, reader.line_num)
-        pick = itemgetter(*places)
+        missing = [column for column in columns if column not in names]
+        if missing:
+            fixes = {column: did_you_mean(column, names) for column in missing}
+            place = cells.file, reader.line_num
+            raise InputError([Problem(f"column {name} is missing", *place, fix=fix) for name, fix in fixes.items()])
+        pick = itemgetter(*(names.index(column) for column in columns))
         line = reader.line_num + 1
         for row in reader:
             if len(row) == len(names):
@@ -208,18 +230,10 @@ def csv_rows(file: TraceFile, cells: CellParser, columns: Sequence[str]) -> Iter
         cells.fault(line, f"is not CSV: {error}")
 
 
-def _places(file: TraceFile, names: list[str], columns: Sequence[str], line: int) -> list[int]:
-    missing = [column for column in columns if column not in names]
-    if missing:
-        raise InputError(
-            [
-                Problem(f"column {column} is missing", file.name, line, fix=did_you_mean(column, names))
-                for column in missing
-            ]
-        )
-    return [names.index(column) for column in columns]
-
-
-def _shown(text: str) -> str:
-    """The text for a message, cut when it is long."""
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}…"
+def shown(value: object) -> str:
+    """The value for a message, cut when it is long."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "something deeply nested"
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -11,6 +11,7 @@ import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -32,33 +33,11 @@ class MeasuredModel:
     name: str
     curve: SpeedCurve
     sizes: frozenset[int]
-    """GPU counts that were measured."""
     largest: int
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredModels:
-    """The models that jobs may train, in the order of file and row."""
-
-    models: tuple[MeasuredModel, ...]
-
-    def draws(self, seed: int, jobs: int) -> list[float]:
-        """One draw per job; the draw of job i does not depend on how many follow."""
-        return list(map(float, np.random.Generator(np.random.PCG64(seed)).random(jobs)))
-
-    def choose(self, draw: float, size: int) -> MeasuredModel:
-        """A model that was measured at this size; where none was, one that was measured beyond it."""
-        able = [model for model in self.models if size in model.sizes]
-        if not able:
-            able = [model for model in self.models if model.largest >= size]
-        if not able:
-            most = max(model.largest for model in self.models)
-            able = [model for model in self.models if model.largest == most]
-        return able[int(draw * len(able))]
-
-
-def read_measured_models(folder: Path) -> MeasuredModels:
-    """All models of a folder, files in the order of their names."""
+def read_measured_models(folder: Path) -> list[MeasuredModel]:
+    """All models of a folder, in the order of the files' names and their rows."""
     models: list[MeasuredModel] = []
     problems: list[Problem] = []
     for path in sorted(folder.glob("*.csv")):
@@ -70,7 +49,7 @@ def read_measured_models(folder: Path) -> MeasuredModels:
         problems.append(Problem("holds no throughput table (*.csv)", str(folder)))
     if problems:
         raise InputError(problems)
-    return MeasuredModels(tuple(models))
+    return models
 
 
 def _read_model(path: Path) -> list[MeasuredModel]:
@@ -84,9 +63,7 @@ def _read_model(path: Path) -> list[MeasuredModel]:
     ascending = counts == sorted(set(counts)) and counts[:1] == [1] and counts[-1] <= LARGEST_JOB_GPUS
     if header[0].strip() != "global_batch_size" or not ascending:
         raise InputError.of(
-            "the header must be global_batch_size and ascending GPU counts from 1",
-            file=str(path),
-            line=line,
+            "the header must be global_batch_size and ascending GPU counts from 1", file=str(path), line=line
         )
     found: list[MeasuredModel] = []
     problems: list[Problem] = []
@@ -134,41 +111,40 @@ def shaper_for(file: TraceFile, options: TraceOptions, jobs: int) -> Shaper:
     """The function that gives each job of this trace its range and curve."""
     elasticity = options.elasticity
     if not elasticity.measured_on:
-        return _by_model(elasticity)
-    folder = _profile_folder(file, options, elasticity.measured_on)
-    return _by_measurement(elasticity, read_measured_models(folder), options.seed, jobs)
+        model = parse_speed(elasticity.curve)
+
+        @cache
+        def by_size(size: int) -> Shape:
+            low, high = _bounds(elasticity, size)
+            return Shape(low, high, model.curve(high))
+
+        return lambda index, size: by_size(size)
+    models = read_measured_models(_profile_folder(file, options, elasticity.measured_on))
+    # The draw of job i does not depend on how many follow.
+    draws: list[float] = np.random.Generator(np.random.PCG64(options.seed)).random(jobs).tolist()
+
+    def by_measurement(index: int, size: int) -> Shape:
+        low, high = _bounds(elasticity, size)
+        model = _choose(models, draws[index], size)
+        # No size beyond the last measured one: the speed there is not known.
+        return Shape(low, max(size, min(high, model.largest)), model.curve, model.name)
+
+    return by_measurement
+
+
+def _choose(models: Sequence[MeasuredModel], draw: float, size: int) -> MeasuredModel:
+    """A model that was measured at this size; where none was, one that was measured beyond it."""
+    able = [model for model in models if size in model.sizes] or [model for model in models if model.largest >= size]
+    if not able:
+        most = max(model.largest for model in models)
+        able = [model for model in models if model.largest == most]
+    return able[int(draw * len(able))]
 
 
 def _bounds(elasticity: Elasticity, size: int) -> tuple[int, int]:
     low = max(1, math.floor(size * elasticity.min_factor))
     high = min(math.ceil(size * elasticity.max_factor), LARGEST_JOB_GPUS)
     return min(low, size), max(high, size)
-
-
-def _by_model(elasticity: Elasticity) -> Shaper:
-    model = parse_speed(elasticity.curve)
-    known: dict[int, Shape] = {}
-
-    def shape(index: int, size: int) -> Shape:
-        found = known.get(size)
-        if found is None:
-            low, high = _bounds(elasticity, size)
-            found = known[size] = Shape(low, high, model.curve(high))
-        return found
-
-    return shape
-
-
-def _by_measurement(elasticity: Elasticity, models: MeasuredModels, seed: int, jobs: int) -> Shaper:
-    draws = models.draws(seed, jobs)
-
-    def shape(index: int, size: int) -> Shape:
-        low, high = _bounds(elasticity, size)
-        model = models.choose(draws[index], size)
-        # No size beyond the last measured one: the speed there is not known.
-        return Shape(low, max(size, min(high, model.largest)), model.curve, model.name)
-
-    return shape
 
 
 def _profile_folder(file: TraceFile, options: TraceOptions, gpu_type: str) -> Path:
@@ -215,7 +191,7 @@ def assemble(
     such that a job takes its recorded time at its recorded size, whatever the curve.
     """
     requests.sort(key=attrgetter("submit_s"))
-    check_requests(cells, requests)
+    cells.check(requests)
     shape = shaper_for(file, options, len(requests))
     width = max(5, len(str(len(requests))))
     start_s = requests[0].submit_s
@@ -224,21 +200,6 @@ def assemble(
         for index, request in enumerate(requests)
     )
     return Workload(file.title, format_name, jobs, tuple(notes))
-
-
-def check_requests(cells: CellParser, requests: Sequence[TraceRequest]) -> None:
-    """Raises every problem of the file, also repeated ids and that there are no jobs."""
-    ids = [request.id for request in requests if request.id]
-    if len({*ids}) != len(ids):
-        first: dict[str, int] = {}
-        for request in sorted(requests, key=attrgetter("line")):
-            seen = first.setdefault(request.id, request.line)
-            if request.id and seen != request.line:
-                cells.fault(request.line, f"id {request.id} is taken by line {seen}", "ids must be unique")
-    if not requests and not cells.problems:
-        cells.fault(0, "holds no jobs")
-    if cells.problems:
-        raise InputError(sorted(cells.problems, key=attrgetter("line")))
 
 
 def _sim_job(request: TraceRequest, job_id: str, index: int, start_s: float, shape: Shaper) -> SimJob:

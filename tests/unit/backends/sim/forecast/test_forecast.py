@@ -9,7 +9,6 @@ from batuta.backends.sim.forecast.forecast import (
     Forecast,
     ForecastInput,
     ProfileSource,
-    duration_estimates,
     projections_of,
     summarise,
 )
@@ -19,7 +18,6 @@ from batuta.backends.sim.forecast.sampling import (
     MOST_RUNS,
     Sampler,
     draw_arrivals,
-    exact,
     plan_effort,
     quantile,
     recent_arrivals,
@@ -34,12 +32,13 @@ from batuta.core.trial import TrialPlan
 from batuta.core.world import World
 from batuta.engine.profile import profile_for
 from batuta.prediction.duration import Quantiles
+from tests.support.sims import exact_estimates
 from tests.support.worlds import at, carry_out, make_job, make_nodes, make_world
 
 
 def looked(world: World, policy: str = "fifo", draws: Sampler | None = None, **more: object) -> Forecast:
     """A look ahead that believes the World to the second."""
-    known = duration_estimates(world, world.now_s, exact)
+    known = exact_estimates(world)
     inputs = ForecastInput(world, world.now_s, known, draws or Sampler(1), **more)  # type: ignore[arg-type]
     return summarise(inputs, projections_of(inputs, ProfileSource(lambda: profile_for(policy))))
 

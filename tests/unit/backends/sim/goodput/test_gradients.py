@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batuta.backends.sim.goodput.application import GradientStatistics, gain_of
+from batuta.backends.sim.goodput.application import GradientStatistics
 from batuta.backends.sim.goodput.model import GradientNoise
 
 QUIET, NOISY = GradientStatistics(1.0, 4.0), GradientStatistics(1.0, 40.0)
@@ -18,6 +18,10 @@ def seen(*notes: tuple[int, float, GradientStatistics]) -> GradientNoise:
 
 def gains(gradients: GradientNoise, *scales: float) -> list[list[float]]:
     return gradients.gains(np.array(scales)).tolist()
+
+
+def gain_of(seen: GradientStatistics, scale: float) -> float:
+    return (seen.var + seen.sqr) / (seen.var / scale + seen.sqr)
 
 
 def test_what_was_seen_at_a_batch_is_believed_there_whatever_others_saw_since() -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,9 +86,34 @@ def test_two_runs_that_save_do_not_lose_each_others_points(toy_folder: Path, mon
     assert (third.at((2,) * 7, 25), third.at((1,) * 7, 25)) == expected
 
 
-def test_broken_points_are_computed_again(toy: Application, toy_folder: Path, cache: Path):
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"\x93NUMPY\x01\x00"])
+def test_broken_points_are_computed_again(toy: Application, toy_folder: Path, cache: Path, content: bytes):
     expected = toy.throughput.at((2,) * 7, 25)
     save_points({"toy": toy})
     (stored,) = cache.glob("points-*.npz")
-    stored.write_bytes(stored.read_bytes()[:100])
-    assert load_applications(toy_folder)["toy"].throughput.at((2,) * 7, 25) == expected
+    for broken in (content, stored.read_bytes()[:100]):
+        stored.write_bytes(broken)
+        assert load_applications(toy_folder)["toy"].throughput.at((2,) * 7, 25) == expected
+
+
+def test_other_arrays_in_place_of_points_are_ignored(toy: Application, toy_folder: Path, cache: Path):
+    expected = toy.throughput.at((2,) * 7, 25)
+    save_points({"toy": toy})
+    (stored,) = cache.glob("points-*.npz")
+    for other in ({"strange": np.zeros(3)}, {"keys": np.zeros((2, 3)), "times": np.zeros(2)}):
+        np.savez(stored, **other)
+        assert load_applications(toy_folder)["toy"].throughput.at((2,) * 7, 25) == expected
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(toy: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert toy.throughput.at((2,) * 7, 25) is not None
+    save_points({"toy": toy})
+
+
+def test_nothing_half_written_stays_in_the_cache(toy: Application, cache: Path):
+    toy.throughput.at((2,) * 7, 25)
+    save_points({"toy": toy})
+    assert [path.suffix for path in cache.iterdir()] == [".npz"]

@@ -3,10 +3,24 @@
 from importlib import resources
 
 from batuta.backends.sim.traces.batuta_jsonl import dump_workload
-from batuta.backends.sim.traces.generator import SAMPLE_OPTIONS, generate
+from batuta.backends.sim.traces.generator import GeneratorOptions, generate
 from batuta.backends.sim.traces.reader import sample_workload
 from batuta.backends.sim.workload import summarise_workload
 from batuta.spec.cluster import read_cluster
+
+SAMPLE_OPTIONS = GeneratorOptions(
+    jobs=120,
+    seed=7,
+    name="sample",
+    gpus=32,
+    load=0.9,
+    start_hour=9.0,
+    sizes=((1, 35), (2, 27), (4, 23), (8, 15)),
+    duration_scale=0.2,
+    shortest_s=60.0,
+    longest_s=3 * 3600.0,
+    users=8,
+)
 
 
 def test_generating_the_sample_again_gives_the_same_bytes():
