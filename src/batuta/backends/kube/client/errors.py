@@ -11,7 +11,7 @@ class AccessError(Exception):
     """There is no way to the cluster yet: nothing is configured, or it is wrong. Says the fix."""
 
 
-class Cause(msgspec.Struct, rename="camel"):
+class Cause(msgspec.Struct):
     """One of several reasons for a refusal, with the field that it is about."""
 
     reason: str = ""
@@ -23,14 +23,12 @@ class Details(msgspec.Struct, rename="camel"):
     """What a refusal is about."""
 
     name: str = ""
-    group: str = ""
     kind: str = ""
-    uid: str = ""
     causes: tuple[Cause, ...] | None = None
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct, rename="camel"):
+class Status(msgspec.Struct):
     """How the API server says that something did not work."""
 
     reason: str = ""

@@ -22,9 +22,8 @@ import msgspec
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Gone, Status, Unavailable, error_from
-from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, raw_watch_decoder
+from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, key_of, raw_watch_decoder
 from batuta.backends.kube.client.transport import Backoff
-from batuta.backends.kube.objects import Meta
 
 T = TypeVar("T", bound=Stored)
 
@@ -44,11 +43,6 @@ class Change(NamedTuple, Generic[T]):
     object: T
     old: T | None = None
     """What it was before, as far as we saw it."""
-
-
-def key_of(metadata: Meta) -> str:
-    """`namespace/name`, or the name alone of an object that is in no namespace."""
-    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
 
 class ObjectStore(Generic[T]):
@@ -157,13 +151,10 @@ class Informer(Generic[T]):
         """The moment that `objects` shows; empty before the first list, and when the next step is a list."""
         self.failure: ApiError | None = None
         """Why there is no connection just now; None while there is."""
-        self.lists = 0
-        self.watches = 0
         self._api = api
         self._on = on
         self._namespace = namespace
-        self._labels = labels
-        self._fields = fields
+        self._selectors = {"labels": labels, "fields": fields}
         self._timing = timing
         self._known = ObjectStore[T](slim)
         self._malformed = MalformedObjects()
@@ -173,11 +164,6 @@ class Informer(Generic[T]):
     def objects(self) -> Mapping[str, T]:
         """By `namespace/name`, or by name where the kind has no namespaces. A live view."""
         return self._known.objects
-
-    @property
-    def malformed(self) -> int:
-        """How many objects were left out because they do not look like their kind."""
-        return self._malformed.count
 
     async def run(self) -> None:
         """Goes on until it is cancelled."""
@@ -193,14 +179,13 @@ class Informer(Generic[T]):
             except ApiError as error:
                 if error.has_cause(_TOO_NEW):  # the server was restored from a backup
                     self.resource_version = ""
-                self._tell(error)
+                if type(self.failure) is not type(error):  # a failure that is met again is not logged again
+                    _log.warning("%s: %s; trying again", self.kind, error)
+                self.failure = error
                 await self._pause(error)
 
     async def _list(self) -> None:
-        listing = await self._api.list(
-            self.kind, self._namespace, labels=self._labels, fields=self._fields, page=self._timing.page
-        )
-        self.lists += 1
+        listing = await self._api.list(self.kind, self._namespace, page=self._timing.page, **self._selectors)
         changes = self._known.replace(listing.items)
         self.resource_version = listing.resource_version
         self.failure = None
@@ -217,12 +202,10 @@ class Informer(Generic[T]):
                 self.kind,
                 self._namespace,
                 since=version,
-                labels=self._labels,
-                fields=self._fields,
                 last_s=timing.last_s * (1.0 + random.random()),
                 silence_s=timing.silence_s,
+                **self._selectors,
             ) as stream:
-                self.watches += 1
                 self.failure = None
                 await self._read(stream)
         finally:
@@ -255,7 +238,9 @@ class Informer(Generic[T]):
         for event in events:
             self._note(event, changes)
         if events:
-            self._recovered()
+            if self._back_off.failures > 1:
+                _log.info("%s: in touch with the API server again", self.kind)
+            self._back_off.reset()
         if changes:
             self._on(changes)
         if failed is not None:
@@ -284,17 +269,6 @@ class Informer(Generic[T]):
             if found is not None:
                 events.append(WatchEvent(event.type, found))
         return events, None
-
-    def _recovered(self) -> None:
-        if self._back_off.failures > 1:
-            _log.info("%s: in touch with the API server again", self.kind)
-        self._back_off.reset()
-
-    def _tell(self, error: ApiError) -> None:
-        """Logs a failure when it is a new one, not each time that it is met again."""
-        if self.failure is None or type(self.failure) is not type(error):
-            _log.warning("%s: %s; trying again", self.kind, error)
-        self.failure = error
 
     async def _pause(self, error: ApiError) -> None:
         await asyncio.sleep(max(self._back_off.next_s(), error.retry_after_s or 0.0))

@@ -24,6 +24,8 @@ class Stored(Protocol):
 
 
 T = TypeVar("T", bound=Stored)
+Item = TypeVar("Item")
+"""An object, or its JSON where objects are decoded one by one: one of them is malformed, or a Status."""
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
@@ -31,35 +33,20 @@ class ListMeta(msgspec.Struct, rename="camel"):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
-class Envelope(msgspec.Struct, Generic[T]):
+class Envelope(msgspec.Struct, Generic[Item]):
     """A list as the API server sends it."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[T] | None = None
+    items: list[Item] | None = None
 
 
-class RawEnvelope(msgspec.Struct):
-    """A list whose items are decoded one by one, because one of them is malformed."""
-
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[msgspec.Raw] | None = None
-
-
-class WatchEvent(msgspec.Struct, Generic[T]):
+class WatchEvent(msgspec.Struct, Generic[Item]):
     """One line of a watch."""
 
     type: str
-    object: T
-
-
-class RawWatchEvent(msgspec.Struct):
-    """One line of a watch whose object is looked at later: a Status, or one that is malformed."""
-
-    type: str
-    object: msgspec.Raw
+    object: Item
 
 
 @dataclass(frozen=True)
@@ -131,8 +118,8 @@ def _quoted(text: str) -> str:
     return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
 
 
-raw_list_decoder: Final = msgspec.json.Decoder(RawEnvelope)
-raw_watch_decoder: Final = msgspec.json.Decoder(RawWatchEvent)
+raw_list_decoder: Final = msgspec.json.Decoder(Envelope[msgspec.Raw])
+raw_watch_decoder: Final = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 
 POD: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
@@ -155,16 +142,6 @@ NODE_TOPOLOGY: Final = Kind(
     NodeResourceTopology,
     namespaced=False,
 )
-CUSTOM_RESOURCE_DEFINITION: Final = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    Batch,
-    namespaced=False,
-)
-
-
 _log = logging.getLogger(__name__)
 _MOST_REMEMBERED = 10_000
 
@@ -177,8 +154,6 @@ class MalformedObjects:
     """Decodes objects one by one, and leaves out those that it cannot."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """How many were left out, in all."""
         self._told: set[tuple[str, str]] = set()
 
     def keep_good(self, kind: Kind[T], raws: Iterable[msgspec.Raw]) -> list[T]:
@@ -188,21 +163,21 @@ class MalformedObjects:
         try:
             return kind.decode(raw)
         except msgspec.MsgspecError as error:
-            self._tell(kind, raw, error)
+            who = _name_in(raw)
+            if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
+                self._told.add((str(kind), who))
+                _log.warning("%s %s is malformed and left out: %s", kind, who, error)
             return None
 
-    def _tell(self, kind: Kind[T], raw: msgspec.Raw, error: Exception) -> None:
-        self.count += 1
-        who = self.name_of(raw)
-        if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
-            self._told.add((str(kind), who))
-            _log.warning("%s %s is malformed and left out: %s", kind, who, error)
 
-    @staticmethod
-    def name_of(raw: msgspec.Raw) -> str:
-        """`namespace/name` of an object that may have little else."""
-        try:
-            metadata = msgspec.json.decode(raw, type=_Named).metadata
-        except msgspec.MsgspecError:
-            return "without a readable name"
-        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+def key_of(metadata: Meta) -> str:
+    """`namespace/name`, or the name alone of an object that is in no namespace."""
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _name_in(raw: msgspec.Raw) -> str:
+    """The key of an object that may have little else."""
+    try:
+        return key_of(msgspec.json.decode(raw, type=_Named).metadata)
+    except msgspec.MsgspecError:
+        return "without a readable name"
