@@ -247,7 +247,3 @@ class AffinityCounts:
         """Drops all counts of filters; they are counted again when a plugin asks."""
         self._counts.clear()
         self.version += 1
-
-
-def spread_filter(spread: Spread) -> SpreadFilter:
-    return SpreadFilter(spread.namespace, spread.selector)

@@ -88,17 +88,16 @@ def has_begun(pod: objects.Pod) -> bool:
     return pod.status.phase in _BEGUN
 
 
-def assigned_pod(pod: objects.Pod, cls: PodClass) -> AssignedPod:
-    """What a pod that is bound holds of its node."""
+def assigned_pod(pod: objects.Pod, cls: PodClass, node: str, gpus: tuple[int, ...], load: float | None) -> AssignedPod:
+    """What a pod that is bound, or assumed to be, holds of its node."""
     meta = pod.metadata
-    requests = tuple(pod_requests(pod).items()) if is_resized(pod) else cls.requests
     return AssignedPod(
         key=pod_key(pod),
         uid=meta.uid,
-        node=pod.spec.node_name,
+        node=node,
         cls=cls,
-        requests=requests,
-        holding=holding_of(cls, gpu_indices(meta.annotations), expected_load(meta.annotations)),
+        requests=tuple(pod_requests(pod).items()) if is_resized(pod) else cls.requests,
+        holding=holding_of(cls, gpus, load),
         namespace=meta.namespace,
         labels=meta.labels,
         terminating=bool(meta.deletion_timestamp),
@@ -159,8 +158,6 @@ class Cluster:
         self._earliest_s = math.inf
         """No assumption ends before this; thousands of them are not looked at for nothing."""
 
-    # ------------------------------------------------------------------------------------------------ nodes
-
     def node_set(self, node: objects.Node) -> None:
         """A node came or changed. Pods that were known to be on it before it was count from now on."""
         name = node.metadata.name
@@ -213,8 +210,6 @@ class Cluster:
         if self._namespaces.pop(name, None) is not None:
             self.affinity_counts.forget_filters()
 
-    # ------------------------------------------------------------------------------------------------- pods
-
     def pod_set(self, pod: objects.Pod) -> None:
         """A pod came or changed, of whatever scheduler. One that is bound and not over counts on its node."""
         key = pod_key(pod)
@@ -225,7 +220,9 @@ class Cluster:
         if is_over(pod):
             self._remove(key)
         elif pod.spec.node_name:
-            found = assigned_pod(pod, self.class_of(pod))
+            stated = pod.metadata.annotations
+            gpus, load = gpu_indices(stated), expected_load(stated)
+            found = assigned_pod(pod, self.class_of(pod), pod.spec.node_name, gpus, load)
             self._deadline_s.pop(key, None)
             if before is not None and self._is_counted_alike(before, found):
                 self._assigned[key] = self._by_node[found.node][key] = found
@@ -240,31 +237,12 @@ class Cluster:
         self._class_of.pop(key, None)
 
     def assume(
-        self,
-        pod: objects.Pod,
-        node: str,
-        gpus: tuple[int, ...],
-        deadline_s: float,
-        load: float | None = None,
+        self, pod: objects.Pod, node: str, gpus: tuple[int, ...], deadline_s: float, load: float | None = None
     ) -> None:
         """Counts a pod on a node before an informer shows it there, until `deadline_s` at the latest."""
-        cls = self.class_of(pod)
-        meta = pod.metadata
         key = pod_key(pod)
         self._remove(key)
-        self._add(
-            AssignedPod(
-                key,
-                meta.uid,
-                node,
-                cls,
-                cls.requests,
-                holding_of(cls, gpus, load),
-                meta.namespace,
-                meta.labels,
-                bool(meta.deletion_timestamp),
-            )
-        )
+        self._add(assigned_pod(pod, self.class_of(pod), node, gpus, load))
         self._deadline_s[key] = deadline_s
         self._earliest_s = min(self._earliest_s, deadline_s)
 
@@ -285,8 +263,6 @@ class Cluster:
             self.forget(key)
         self._earliest_s = min(self._deadline_s.values(), default=math.inf)
         return late
-
-    # --------------------------------------------------------------------------------------------- queries
 
     @property
     def assumed(self) -> Collection[str]:
@@ -343,38 +319,6 @@ class Cluster:
             row = self.nodes.row.get(assigned.node)
             if row is not None:
                 yield self._counted_pod(row, assigned)
-
-    # ------------------------------------------------------------------------------------------------- books
-
-    def check_invariants(self) -> None:
-        """Counts everything again from the objects, and raises where a sum differs. For tests."""
-        again = Cluster()
-        again._namespaces = dict(self._namespaces)
-        for node in self._objects.values():
-            again.node_set(node)
-        for assigned in self._assigned.values():
-            again._add(assigned)
-        for name, row in self.nodes.row.items():
-            other = again.nodes.row[name]
-            for resource, line in self.nodes.resources.items():
-                free = again.nodes.free[again.nodes.line(resource), other]
-                assert self.nodes.free[line, row] == free, f"{name}: {resource}"
-            for table in (
-                "held",
-                "sharers",
-                "memory_taken_mib",
-                "compute_taken",
-                "soft_taken",
-                "unnamed",
-                "untouched",
-            ):
-                mine, theirs = getattr(self.gpu_table, table)[row], getattr(again.gpu_table, table)[other]
-                assert np.sum(mine) == np.sum(theirs), f"{name}: {table}"
-            assert self.ports.by_row.get(row) == again.ports.by_row.get(other), f"{name}: ports"
-            for term, column in self.affinity_counts.apart.items():
-                assert column[row] == again.affinity_counts.apart[term][other], f"{name}: {term}"
-        assert self._deadline_s.keys() <= self._assigned.keys(), "an assumption without a pod"
-        assert sum(map(len, self._by_node.values())) == len(self._assigned), "a pod on two nodes"
 
     def _add(self, assigned: AssignedPod) -> None:
         self._assigned[assigned.key] = assigned

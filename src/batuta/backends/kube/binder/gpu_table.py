@@ -163,10 +163,8 @@ class GpuTable:
         """Makes room for so many nodes, with so many GPUs each; what is there stays."""
         rows, width = self.exists.shape
         shape = (max(rows, capacity), max(width, cards))
-        for name in _TABLES:
-            setattr(self, name, padded(getattr(self, name), shape))
-        for name in _SUMMARIES:
-            setattr(self, name, padded(getattr(self, name), shape[:1]))
+        for name, column in vars(self).items():
+            setattr(self, name, padded(column, shape[: column.ndim]))
 
     def put(self, row: int, node: objects.Node | None) -> None:
         """Writes which GPUs a node has; None: it has gone."""
@@ -205,12 +203,6 @@ class GpuTable:
             self.unnamed[row] += sign * max(0, holding.number - len(holding.gpus))
         self._sum_up(row)
 
-    def is_untouched(self, row: int, gpu: int) -> bool:
-        """Whether a GPU is there and well, and no pod is known to hold any part of it."""
-        if gpu < 0 or gpu >= self.exists.shape[1] or self.ill[row, gpu]:
-            return False
-        return bool(self.exists[row, gpu]) and not self.held[row, gpu] and not self.sharers[row, gpu]
-
     def ill_ones(self, row: int) -> list[int]:
         """The GPUs of which nothing may be given."""
         return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
@@ -220,7 +212,7 @@ class GpuTable:
 
         Those that are held without a number count as the last ones.
         """
-        untouched = self._untouched(row)
+        untouched = self.untouched_gpus(row)
         free = untouched[: max(len(untouched) - int(self.unnamed[row]), 0)]
         return tuple(sorted(sorted(free, key=lambda gpu: self.tenths(row, gpu))[:count]))
 
@@ -230,7 +222,7 @@ class GpuTable:
 
     def guess(self, row: int, count: int) -> tuple[int, ...]:
         """The GPUs that are taken to be held by pods without an annotated index: the last ones."""
-        return tuple(self._untouched(row)[::-1][:count])
+        return tuple(self.untouched_gpus(row)[::-1][:count])
 
     def _take_share(self, row: int, gpu: int, holding: GpuHolding, sign: int) -> None:
         assert holding.share is not None
@@ -257,7 +249,8 @@ class GpuTable:
         """What is left for shares like this one."""
         return self.soft_left if share.soft else self.compute_left
 
-    def _untouched(self, row: int) -> list[int]:
+    def untouched_gpus(self, row: int) -> list[int]:
+        """The GPUs that are there and well, and of which no pod is known to hold any part."""
         count = int(self.count[row])
         held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
         ill = self.ill[row, :count].tolist()
@@ -281,27 +274,6 @@ class GpuTable:
         self.mean_busy[row] = sum(busy) / len(busy) if busy else 1.0
         self.least_busy[row] = min(busy, default=1.0)
         self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
-
-
-_TABLES: Final = (
-    "exists",
-    "ill",
-    "memory_mib",
-    "compute",
-    "memory_taken_mib",
-    "compute_taken",
-    "soft_taken",
-    "held",
-    "sharers",
-    "load",
-    "believed",
-    "sharable",
-    "memory_left_mib",
-    "compute_left",
-    "soft_left",
-    "full",
-)
-_SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")
 
 
 def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:

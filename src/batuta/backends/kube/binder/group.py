@@ -127,6 +127,9 @@ class GangReason(StrEnum):
     UNKNOWN_NODE = "there is no such node"
 
 
+UNKNOWN_NODE: Final = No(GANG, GangReason.UNKNOWN_NODE)
+
+
 def queue_order(group: Group) -> tuple[int, float, str]:
     """High priority first, then who has waited longest."""
     return (-group.priority, group.queued_s, group.key)
@@ -147,8 +150,3 @@ def may_try(group: Group, cluster: Cluster) -> No | None:
         if node:
             return No(GANG, GangReason.TAKEN, f"{member.key} ({node})")
     return None
-
-
-def unknown_node() -> No:
-    """For a member whose decided node has gone."""
-    return No(GANG, GangReason.UNKNOWN_NODE)

@@ -24,24 +24,6 @@ UNFIT: Final = -np.inf
 class NodeScores:
     """Fit and score of every node for one need. `refresh` before reading."""
 
-    __slots__ = (
-        "_affinity_seen",
-        "_cluster",
-        "_epoch",
-        "_filters",
-        "_judges",
-        "_local",
-        "_node_seen",
-        "_only_filters",
-        "_only_scorers",
-        "_scorers",
-        "_static",
-        "_static_score",
-        "_use_seen",
-        "need",
-        "ranked",
-    )
-
     def __init__(self, need: Need, cluster: Cluster, profile: Profile) -> None:
         self.need = need
         self._cluster = cluster
@@ -75,17 +57,15 @@ class NodeScores:
             self._judge_use(self._living(dict.fromkeys([*node_rows, *use_rows])))
         elif use_rows:
             self._judge_use(np.array(use_rows, np.intp))
-        if self._has_affinity:
+        if self._filters[Scope.CLUSTER] or self._scorers[Scope.CLUSTER]:
             self._judge_affinity()
 
     def best(self, rows: Rows | None = None) -> int:
         """The best row, among `rows` if given; -1 where none will do. Of equals, the first."""
-        if rows is None:
-            row = int(self.ranked.argmax()) if len(self.ranked) else -1
-            return row if row >= 0 and self.ranked[row] > UNFIT else -1
-        if not len(rows):
+        ranked = self.ranked if rows is None else self.ranked[rows]
+        if not len(ranked):
             return -1
-        row = int(rows[self.ranked[rows].argmax()])
+        row = int(ranked.argmax() if rows is None else rows[ranked.argmax()])
         return row if self.ranked[row] > UNFIT else -1
 
     def fits(self) -> Flags:
@@ -112,10 +92,6 @@ class NodeScores:
                     found.update(plugin.count_reasons(self.need, cluster, rows[~good]))
                     rows = rows[good]
         return found
-
-    @property
-    def _has_affinity(self) -> bool:
-        return bool(self._filters[Scope.CLUSTER] or self._scorers[Scope.CLUSTER])
 
     def _start(self) -> None:
         capacity = self._cluster.nodes.capacity

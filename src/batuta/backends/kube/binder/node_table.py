@@ -117,7 +117,7 @@ class NodeTable:
         self._put_allocatable(row, node.status.allocatable)
         return row
 
-    def drop(self, name: str) -> int:
+    def drop(self, name: str) -> None:
         """Frees the node's row. Holders of something there have to give it back first."""
         row = self.row.pop(name)
         self.alive[row] = False
@@ -125,7 +125,6 @@ class NodeTable:
         self._put_labels(row, {})
         self._put_allocatable(row, {})
         self._vacant.append(row)
-        return row
 
     def label(self, key: str) -> LabelColumn:
         """The column of a label; made when a plugin first asks, kept up to date from then on."""
@@ -241,7 +240,3 @@ class PortTable:
         if held is None:
             return None
         return next((port for port in wanted if any(port.clashes(other) for other in held)), None)
-
-    def free(self, rows: Rows, wanted: tuple[HostPort, ...]) -> Flags:
-        """Which of the rows have all wanted ports free."""
-        return np.fromiter((self.clash(int(row), wanted) is None for row in rows), np.bool_, len(rows))

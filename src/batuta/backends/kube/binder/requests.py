@@ -12,22 +12,10 @@ from batuta.backends.kube import objects
 
 _FORM: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _SUFFIX: Final = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
     "": Fraction(1),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-    "Ki": Fraction(2**10),
-    "Mi": Fraction(2**20),
-    "Gi": Fraction(2**30),
-    "Ti": Fraction(2**40),
-    "Pi": Fraction(2**50),
-    "Ei": Fraction(2**60),
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", 1)},
 }
 LARGEST: Final = 2**62
 """Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
@@ -219,8 +207,5 @@ def _pod_level(name: str) -> bool:
 
 def _counts(name: str) -> bool:
     """Resources that a node is checked for; others (such as `storage`) belong to volumes."""
-    return name in {"cpu", "memory", "ephemeral-storage"} or "/" in name or _prefixed(name)
-
-
-def _prefixed(name: str) -> bool:
-    return name.startswith(("hugepages-", "attachable-volumes-"))
+    is_core = name in {"cpu", "memory", "ephemeral-storage"} or name.startswith(("hugepages-", "attachable-volumes-"))
+    return is_core or "/" in name

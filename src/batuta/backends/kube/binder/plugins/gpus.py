@@ -19,7 +19,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.gpu_table import UNKNOWN
 from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
-from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
+from batuta.backends.kube.binder.plugin import Need, No, Plugin
 
 
 class GpuReason(StrEnum):
@@ -35,7 +35,6 @@ class Gpus(Plugin):
     """A whole GPU must be wholly free: counting them is not enough where some are shared."""
 
     name: ClassVar[str] = "gpus"
-    scope: ClassVar[Scope] = Scope.USE
 
     def concerns(self, need: Need) -> bool:
         return need.cls.gpus > 0
@@ -47,7 +46,8 @@ class Gpus(Plugin):
             return None
         if len(gpus) != need.cls.gpus:
             return No(self.name, GpuReason.COUNT, f"{len(gpus)} instead of {need.cls.gpus}")
-        held = [gpu for gpu in gpus if not cluster.gpu_table.is_untouched(row, gpu)]
+        untouched = cluster.gpu_table.untouched_gpus(row)
+        held = [gpu for gpu in gpus if gpu not in untouched]
         return No(self.name, GpuReason.HELD, ", ".join(map(str, held))) if held else None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
@@ -70,7 +70,6 @@ class GpuShare(Plugin):
     """Shares of GPUs. A share never spans two cards, however much they have left together."""
 
     name: ClassVar[str] = "gpu_share"
-    scope: ClassVar[Scope] = Scope.USE
     order: Literal["bin_pack", "spread"] = "bin_pack"
     busiest: float = 0.7
     """Sharers of one GPU whose utilisation adds up to more than this disturb each other."""
@@ -123,13 +122,8 @@ class GpuShare(Plugin):
             if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
         ]
         sign = -1.0 if self.order == "bin_pack" else 1.0
-        return min(
-            cards,
-            key=lambda gpu: (
-                sign * float(cluster.gpu_table.full[row, gpu]),
-                cluster.gpu_table.tenths(row, gpu),
-            ),
-        )
+        table = cluster.gpu_table
+        return min(cards, key=lambda gpu: (sign * float(table.full[row, gpu]), table.tenths(row, gpu)))
 
     def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
         cards, share = cluster.gpu_table, need.cls.share
@@ -186,7 +180,6 @@ class Utilisation(Plugin):
     """Three scores in one, each with its weight: what the GPUs are, what they do, and what they will do."""
 
     name: ClassVar[str] = "utilisation"
-    scope: ClassVar[Scope] = Scope.USE
     basic: float = 0.2
     """Model, memory and number of GPUs."""
     measured: float = 0.5

@@ -26,6 +26,7 @@ class TaintReason(StrEnum):
     """Why a node will not do."""
 
     UNTOLERATED = "had untolerated taint"
+    CORDONED = "was unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,6 @@ def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], f
 _CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
-class UnschedulableReason(StrEnum):
-    """Why a node will not do."""
-
-    CORDONED = "was unschedulable"
-
-
 @dataclass(frozen=True, slots=True)
 class Unschedulable(Plugin):
     """`spec.unschedulable`, which `kubectl cordon` sets."""
@@ -117,10 +112,7 @@ class Unschedulable(Plugin):
         return not any(tolerates(one, _CORDON) for one in need.cls.tolerations)
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        return No(self.name, UnschedulableReason.CORDONED) if cluster.nodes.unschedulable[row] else None
+        return No(self.name, TaintReason.CORDONED) if cluster.nodes.unschedulable[row] else None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         return np.logical_not(cluster.nodes.unschedulable[rows])
-
-    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
-        return Counter({No(self.name, UnschedulableReason.CORDONED): len(rows)})
