@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -17,20 +18,14 @@ from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.health.taints import AskFn
 from batuta.backends.kube.operator.nodes import count
-from batuta.backends.kube.operator.workqueue import WriteFn, delete_pod
+from batuta.backends.kube.operator.workqueue import delete_pod
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target
 
-_NOT_ITS_FAULT: Final = (
-    "OutOf",
-    "UnexpectedAdmissionError",
-    "Evicted",
-    "Preempting",
-    "NodeShutdown",
-    "Shutdown",
-)
+_NOT_ITS_FAULT: Final = ("OutOf", "UnexpectedAdmissionError", "Evicted", "Preempting", "NodeShutdown", "Shutdown")
 """How a kubelet refuses or ends a pod before it could prove anything."""
 _NOBODY: Final = 65_532
 
@@ -97,29 +92,17 @@ def burn_in_pod(options: BurnInOptions, attempt: Attempt, resource: str, gpus: i
     }
     if options.runtime_class:
         spec["runtimeClassName"] = options.runtime_class
-    labels = {
-        "app.kubernetes.io/name": "batuta",
-        "app.kubernetes.io/component": "burn-in",
-        names.BURN_IN: mark,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"batuta-burn-in-{mark}", "namespace": options.namespace, "labels": labels},
-        "spec": spec,
-    }
+    labels = {"app.kubernetes.io/name": "batuta", "app.kubernetes.io/component": "burn-in", names.BURN_IN: mark}
+    metadata = {"name": f"batuta-burn-in-{mark}", "namespace": options.namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _container(options: BurnInOptions, gpu: int, resource: str) -> dict[str, Any]:
     """Sees one GPU, which is the first for it."""
-    given: dict[str, Any] = {"resources": {"limits": {resource: "1"}}}
-    if not resource:
-        given = {
-            "env": [
-                {"name": "NVIDIA_VISIBLE_DEVICES", "value": str(gpu)},
-                {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
-            ]
-        }
+    seen = {"NVIDIA_VISIBLE_DEVICES": str(gpu), "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    given: dict[str, Any] = {"env": [{"name": name, "value": value} for name, value in seen.items()]}
+    if resource:
+        given = {"resources": {"limits": {resource: "1"}}}
     return {
         "name": f"gpu-{gpu}",
         "image": options.image,
@@ -165,7 +148,7 @@ class BurnInController:
         gpu_resources: Sequence[str],
         nodes: Mapping[str, objects.Node],
         guests: Callable[[NodeName], Iterable[objects.Pod]],
-        ask: Callable[[str, WriteFn, float], bool],
+        ask: AskFn,
     ) -> None:
         """`guests`: the pods that are on a node."""
         self._options = options
@@ -251,7 +234,5 @@ def _is_ready(node: objects.Node) -> bool:
 
 
 async def _create(body: dict[str, Any], api: Api) -> None:
-    try:
+    with suppress(AlreadyExists):
         await api.create(POD, body, body["metadata"]["namespace"])
-    except AlreadyExists:
-        return

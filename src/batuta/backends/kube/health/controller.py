@@ -38,11 +38,11 @@ from batuta.backends.kube.health.state import (
     save_state,
     to_text,
 )
-from batuta.backends.kube.health.taints import NodeMarker
+from batuta.backends.kube.health.taints import AskFn, NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
 from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.health_record import (
@@ -73,12 +73,7 @@ _WARNINGS: Final = frozenset({State.SUSPECT, State.ILL})
 class HealthEventRecorder:
     """Tells each change of a record once: to the World, to the cluster, and to the log."""
 
-    def __init__(
-        self,
-        ask: Callable[[str, WriteFn, float], bool],
-        say: Callable[[ev.Event], None],
-        known: Mapping[Target, Record],
-    ) -> None:
+    def __init__(self, ask: AskFn, say: Callable[[ev.Event], None], known: Mapping[Target, Record]) -> None:
         """`known`: what an earlier operator reported."""
         self._ask, self._say = ask, say
         self._told = {target: _said(record) for target, record in known.items()}
@@ -90,13 +85,16 @@ class HealthEventRecorder:
             if said == self._told.get(target, _said(Record())):
                 continue
             self._told[target] = said
-            node = nodes.get(target.node)
             state = "alert" if record.held else record.state.value
             gpu = None if target.gpu == WHOLE_NODE else target.gpu
             self._say(ev.HealthChanged(now_s, target.node, gpu, state, record.reason))
             _log.warning("%s is %s: %s", target, state, record.reason)
-            if node is not None:
-                self._event(_about_node(node), _reason(record), f"{target}: {record.reason}", record, now_s)
+            if (node := nodes.get(target.node)) is not None:
+                about = {"name": target.node, "uid": node.metadata.uid}
+                about |= {"apiVersion": kinds.NODE.api_version, "kind": kinds.NODE.name}
+                reason = "HealthGuardRail" if record.held else _REASONS[record.state]
+                kind = "Warning" if record.state in _WARNINGS else "Normal"
+                self._event(about, reason, f"{target}: {record.reason}", kind, now_s)
         self._told = {target: said for target, said in self._told.items() if target in records}
 
     def restarts(self, pod: objects.Pod, reason: str, now_s: float) -> None:
@@ -104,18 +102,11 @@ class HealthEventRecorder:
         owner = next((one for one in pod.metadata.owner_references if one.controller), None)
         if owner is None:
             return
-        about = {
-            "apiVersion": owner.api_version,
-            "kind": owner.kind,
-            "name": owner.name,
-            "namespace": pod.metadata.namespace,
-            "uid": owner.uid,
-        }
-        self._event(about, "RestartedByHealth", f"it begins again: {reason}", None, now_s)
+        about = {"name": owner.name, "namespace": pod.metadata.namespace, "uid": owner.uid}
+        about |= {"apiVersion": owner.api_version, "kind": owner.kind}
+        self._event(about, "RestartedByHealth", f"it begins again: {reason}", "Warning", now_s)
 
-    def _event(self, about: Mapping[str, str], reason: str, note: str, record: Record | None, now_s: float) -> None:
-        is_bad = record is None or record.state in _WARNINGS
-        kind = "Warning" if is_bad else "Normal"
+    def _event(self, about: Mapping[str, str], reason: str, note: str, kind: str, now_s: float) -> None:
         event = build_event(about, reason, note, now_s, kind, said=f"{reason} {note}")
         self._ask(f"health//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
@@ -124,35 +115,22 @@ def _said(record: Record) -> tuple[State, bool, str]:
     return record.state, record.held, record.reason
 
 
-def _reason(record: Record) -> str:
-    return "HealthGuardRail" if record.held else _REASONS[record.state]
-
-
-def _about_node(node: objects.Node) -> dict[str, str]:
-    return {
-        "apiVersion": kinds.NODE.api_version,
-        "kind": kinds.NODE.name,
-        "name": node.metadata.name,
-        "uid": node.metadata.uid,
-    }
-
-
 _MOST_PODS: Final = 4
 """Remembered of a start: a restart ends them all."""
 _LATEST_S: Final = 600.0
 """A restart that was not to be had for so long is none any more."""
 
 
+@dataclass(slots=True)
 class JobEvictor:
     """Says what jobs shall do; the World sees to it that they save their work and where they go."""
 
-    def __init__(self, jobs_on_nodes: JobsOnNodes, say: Callable[[ev.Event], None], news: HealthEventRecorder) -> None:
-        self._jobs_on_nodes = jobs_on_nodes
-        self._say = say
-        self._events = news
-        self._sent: dict[JobId, Placement] = {}
-        """Jobs that were sent away, and from where."""
-        self._restarted: dict[JobId, Restart] = {}
+    _jobs_on_nodes: JobsOnNodes
+    _say: Callable[[ev.Event], None]
+    _events: HealthEventRecorder
+    _sent: dict[JobId, Placement] = field(default_factory=dict)
+    """Jobs that were sent away, and from where."""
+    _restarted: dict[JobId, Restart] = field(default_factory=dict)
 
     def note(self, memory: HealthState, order: RestartJob, now_s: float) -> None:
         """A job is to begin again: stored with the book, so that it is neither forgotten nor done twice.
@@ -195,20 +173,13 @@ class JobEvictor:
                 self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
         self._sent = {job: placement for job, placement in self._sent.items() if job in leaving}
         for job, restart in memory.restarts.items():
-            if job in leaving or self._restarted.get(job) == restart:
+            if job in leaving or self._restarted.get(job) == restart or not self._is_due(job, restart):
                 continue
-            if self._is_due(job, restart):
-                self._restarted[job] = restart
-                self._restart(job, restart, now_s)
+            self._restarted[job] = restart
+            self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
+            if run := self._jobs_on_nodes.movable(job):
+                self._events.restarts(next(iter(run.pods().values())), restart.reason, now_s)
         return not leaving and not memory.restarts
-
-    def _restart(self, job: JobId, restart: Restart, now_s: float) -> None:
-        run = self._jobs_on_nodes.movable(job)
-        if run is None:
-            return
-        self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
-        for pod in list(run.pods().values())[:1]:
-            self._events.restarts(pod, restart.reason, now_s)
 
 
 _OWN: Final = "health//"
@@ -263,8 +234,7 @@ class HealthController:
         self.memory = self._recall(stored)
         self.snapshot = Snapshot()
         self._found: Counter[tuple[Source, Action]] = Counter()
-        jobs_on_nodes = JobsOnNodes(runs, observed.pods)
-        self._jobs_on_nodes = jobs_on_nodes
+        self._jobs_on_nodes = jobs_on_nodes = JobsOnNodes(runs, observed.pods)
         self._report_reader = NodeReportReader(jobs_on_nodes, gpu_resources, options.pool_label, self._count)
         self._events = HealthEventRecorder(context.writes.ask, context.say, self.memory.book.records)
         self._evictor = JobEvictor(jobs_on_nodes, context.say, self._events)
@@ -290,14 +260,11 @@ class HealthController:
         verdict = self.memory.book.verdict_on(finding)
         self._found[finding.source, verdict.action] += 1
         if verdict.action.takes_out:
-            hit = Hit(self._now_s, verdict.reason)
-            self.memory.hits.update(dict.fromkeys(finding.jobs, hit))
+            self.memory.hits |= dict.fromkeys(finding.jobs, Hit(self._now_s, verdict.reason))
 
     def _guests(self, node: NodeName) -> list[objects.Pod]:
         pods = self._observed.pods
         return [pods[key] for key in self._context.cluster.pods_on(node) if key in pods]
-
-    # ------------------------------------------------------------------------------------------ what comes in
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Nodes that changed are listened to at the next turn, burn-ins as well."""
@@ -357,8 +324,6 @@ class HealthController:
     def _is_calm(self) -> bool:
         """Whether all that was heard is stored and can be seen."""
         return not (self._is_unsaved or self._is_waiting or self._dirty) and self._marker.is_done
-
-    # ----------------------------------------------------------------------------------------------- one turn
 
     def next_s(self) -> float:
         return math.inf if self._is_waiting or self._is_unsaved else self._tick_s
@@ -430,8 +395,6 @@ class HealthController:
             and record.remedy.takes_out
             and not self._jobs_on_nodes.on(target.node, None if target.gpu == WHOLE_NODE else target.gpu)
         ]
-
-    # ------------------------------------------------------------------------------------------- what is done
 
     def _act(self, now_s: float) -> None:
         book = self.memory.book

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -75,18 +75,8 @@ def to_text(memory: HealthState) -> str:
     plain = to_plain(memory.book)
     ill = {node for node, _, _ in plain["records"]}
     plain["nodes"] = {name: member for name, member in plain["nodes"].items() if name in ill}
-    whole = {
-        "form": FORM,
-        "book": plain,
-        "seen": memory.seen,
-        "conditions": memory.conditions,
-        "figures": _kept_figures(memory),
-        "boots": memory.boots,
-        "restarts": memory.restarts,
-        "restarted": memory.restarted,
-        "hits": memory.hits,
-        "heeded": memory.heeded,
-    }
+    whole = {one.name: getattr(memory, one.name) for one in fields(memory) if one.name != "is_new"}
+    whole |= {"form": FORM, "book": plain, "figures": _kept_figures(memory)}
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
     for most in (16, 4, 1, 0):
         if len(text) <= MOST_BYTES:
@@ -102,27 +92,11 @@ def from_text(rules: HealthRules, text: str) -> HealthState:
     if not text:
         return HealthState(HealthStateMachine(rules), is_new=True)
     try:
-        whole: dict[str, Any] = json.loads(text)
-        if whole["form"] != FORM:
-            raise ValueError(f"of form {whole['form']!r}, known is {FORM}")
-        return HealthState(
-            from_plain(rules, whole["book"]),
-            {str(node): int(number) for node, number in whole["seen"].items()},
-            {str(node): dict(known) for node, known in whole["conditions"].items()},
-            {str(node): str(boot) for node, boot in whole["boots"].items()},
-            {
-                str(job): Restart(tuple(pods), float(asked_s), str(reason))
-                for job, (pods, asked_s, reason) in whole["restarts"].items()
-            },
-            {str(job): [*map(float, times)] for job, times in whole["restarted"].items()},
-            {
-                str(node): {int(gpu): dict(values) for gpu, values in known.items()}
-                for node, known in whole.get("figures", {}).items()
-            },
-            {str(job): Hit(float(s), str(why)) for job, (s, why) in whole.get("hits", {}).items()},
-            {str(uid): float(time_s) for uid, time_s in whole.get("heeded", {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        form = msgspec.json.decode(text)["form"]
+        if form != FORM:
+            raise ValueError(f"of form {form!r}, known is {FORM}")
+        return msgspec.json.decode(text, type=HealthState, dec_hook=lambda _, plain: from_plain(rules, plain))
+    except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         raise ValueError(f"damaged: {error!r}") from error
 
 

@@ -10,9 +10,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,6 +30,8 @@ from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Record, State, Target
 from batuta.core.health_rules import Action
 
+AskFn: TypeAlias = Callable[[str, WriteFn, float], bool]
+"""Asks for a write of this key; false: not now."""
 EFFECT: Final = "NoSchedule"
 _LONGEST_VALUE: Final = 63
 _LONGEST_MESSAGE: Final = 1024
@@ -102,10 +105,8 @@ def _condition(known: Mapping[int, Record], found: Mapping[int, Record]) -> Cond
         return None if well_s is None else Condition("False", "Healthy", "passed burn-in and probation", well_s)
     _, first = min(out.items(), key=lambda one: (one[1].held, one[0]))
     reason = "HeldByGuardRail" if first.held else _WORDS[first.state]
-    sentences = [
-        f"{'the node' if gpu == WHOLE_NODE else f'GPU {gpu}'}: {_sentence(record)}"
-        for gpu, record in sorted(out.items())
-    ]
+    named = {"the node" if gpu == WHOLE_NODE else f"GPU {gpu}": record for gpu, record in sorted(out.items())}
+    sentences = [f"{name}: {_sentence(record)}" for name, record in named.items()]
     since_s = min(one.since_s for one in out.values())
     return Condition("True", reason, "; ".join(sentences)[:_LONGEST_MESSAGE], since_s)
 
@@ -113,16 +114,11 @@ def _condition(known: Mapping[int, Record], found: Mapping[int, Record]) -> Cond
 def _sentence(record: Record) -> str:
     if record.held:
         return f"{record.reason}; it stays in service, or too much of its pool would be out"
-    match record.state:
-        case State.BURN_IN:
-            return f"{record.reason}; mended, and being tested"
-        case State.PROBATION:
-            return f"{record.reason}; passed its burn-in, on probation until {stamp(record.ends_s)}"
-        case _:
-            return f"{record.reason}; it needs: {record.remedy}"
-
-
-# ------------------------------------------------------------------------------------- what has to be written
+    if record.state is State.BURN_IN:
+        return f"{record.reason}; mended, and being tested"
+    if record.state is State.PROBATION:
+        return f"{record.reason}; passed its burn-in, on probation until {stamp(record.ends_s)}"
+    return f"{record.reason}; it needs: {record.remedy}"
 
 
 def own_taint(annotations: Mapping[str, str]) -> str:
@@ -172,14 +168,8 @@ def _disown(health: str) -> str:
 def condition_body(node: NodeName, condition: Condition) -> dict[str, Any]:
     """For server-side apply, which leaves the conditions of others alone."""
     when = stamp(condition.since_s)
-    said = {
-        "type": OWN,
-        "status": condition.status,
-        "reason": condition.reason,
-        "message": condition.message,
-        "lastTransitionTime": when,
-        "lastHeartbeatTime": when,
-    }
+    said = {"type": OWN, "status": condition.status, "reason": condition.reason, "message": condition.message}
+    said |= {"lastTransitionTime": when, "lastHeartbeatTime": when}
     return {"metadata": {"name": node}, "status": {"conditions": [said]}}
 
 
@@ -286,30 +276,26 @@ async def mark_node(api: Api, *, node: NodeName, marks: NodeMarks, drop: tuple[s
 
 def plain(node: objects.Node) -> dict[str, Any]:
     """As much of a node that is known as it takes to see whether it looks as it shall."""
-    return {
-        "metadata": {"annotations": node.metadata.annotations, "resourceVersion": ""},
-        "spec": {"taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.spec.taints]},
-    }
+    meta = {"annotations": node.metadata.annotations, "resourceVersion": ""}
+    return {"metadata": meta, "spec": {"taints": msgspec.to_builtins(node.spec.taints)}}
 
 
 AGAIN_S: Final = 2.0
 """After this, what was written and is not seen is written again."""
 
 
+@dataclass(slots=True)
 class NodeMarker:
     """Level-triggered. For the engine's thread."""
 
-    def __init__(
-        self, nodes: Mapping[str, objects.Node], ask: Callable[[str, WriteFn, float], bool], prefix: str
-    ) -> None:
-        """`prefix`: of the keys of its writes."""
-        self._nodes = nodes
-        self._ask = ask
-        self._prefix = prefix
-        self._doubtful: set[NodeName] = set()
-        """Nodes that may look otherwise than they shall."""
-        self._asked: dict[NodeName, tuple[NodeMarks, float]] = {}
-        """What was last to be written on such nodes, and when."""
+    _nodes: Mapping[str, objects.Node]
+    _ask: AskFn
+    _prefix: str
+    """Of the keys of its writes."""
+    _doubtful: set[NodeName] = field(default_factory=set)
+    """Nodes that may look otherwise than they shall."""
+    _asked: dict[NodeName, tuple[NodeMarks, float]] = field(default_factory=dict)
+    """What was last to be written on such nodes, and when."""
 
     @property
     def is_done(self) -> bool:
