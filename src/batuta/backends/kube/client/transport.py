@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import socket
 import ssl
@@ -39,18 +40,28 @@ class RateLimit:
         self.waited_s = 0.0
         """How long requests have waited because of it, in all."""
         self._left = burst
-        self._counted_at_s = time.monotonic()
+        self._counted_at_s = -math.inf
 
     async def take(self, count: float = 1.0) -> None:
         """Returns when the next request (or so many bytes) may be sent, in the order of the calls."""
-        now_s = time.monotonic()
-        self._left = min(self.burst, self._left + (now_s - self._counted_at_s) * self.per_s)
-        self._counted_at_s = now_s
+        self._refill(time.monotonic())
         self._left -= count
         if self._left < 0.0:
             wait_s = -self._left / self.per_s
             self.waited_s += wait_s
             await asyncio.sleep(wait_s)
+
+    def may(self, now_s: float) -> bool:
+        """Whether one more request may be sent now; if so, it counts."""
+        self._refill(now_s)
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+    def _refill(self, now_s: float) -> None:
+        self._left = min(self.burst, self._left + max(0.0, now_s - self._counted_at_s) * self.per_s)
+        self._counted_at_s = now_s
 
 
 def backoff_delay_s(failures: int, first_s: float, longest_s: float) -> float:

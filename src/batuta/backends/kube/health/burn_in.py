@@ -18,9 +18,8 @@ from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.health.taints import AskFn
 from batuta.backends.kube.operator.nodes import count
-from batuta.backends.kube.operator.workqueue import delete_pod
+from batuta.backends.kube.operator.workqueue import AskFn, delete_pod
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target

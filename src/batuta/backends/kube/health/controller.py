@@ -38,11 +38,11 @@ from batuta.backends.kube.health.state import (
     save_state,
     to_text,
 )
-from batuta.backends.kube.health.taints import AskFn, NodeMarker
+from batuta.backends.kube.health.taints import NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
 from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.health_record import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,14 +24,12 @@ from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.health.annotations import OWN, read_node_health
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.operator.gangs import seconds
-from batuta.backends.kube.operator.workqueue import WriteFn
+from batuta.backends.kube.operator.workqueue import AskFn
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Record, State, Target
 from batuta.core.health_rules import Action
 
-AskFn: TypeAlias = Callable[[str, WriteFn, float], bool]
-"""Asks for a write of this key; false: not now."""
 EFFECT: Final = "NoSchedule"
 _LONGEST_VALUE: Final = 63
 _LONGEST_MESSAGE: Final = 1024

@@ -10,16 +10,15 @@ from typing import Any, Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client.informer import ChangeType
-from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue.kinds import (
     RESOURCE_FLAVOR,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     ConditionUpdate,
     KueueObject,
-    conditions,
     find,
     is_true,
+    updated,
 )
 from batuta.backends.kube.kueue.workload import (
     ADMITTED,
@@ -45,7 +44,7 @@ from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobRecon
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.core.job import DesiredState, Job, JobId, JobState
+from batuta.core.job import DesiredState, Job, JobId
 
 _NO_KUEUE: Final = ("WaitingForKueue", "the cluster does not know Workloads of Kueue, which shall decide")
 _SUSPENDED: Final = ("Suspended", "it is suspended, and asks for no quota")
@@ -78,16 +77,14 @@ class KueueAdmissionGate:
         """By uid: jobs that were deleted, whose pods or Workload may still be there."""
         self._due_s = math.inf
 
-    # --------------------------------------------------------------------------------------------- the gate
-
     def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
         self._pending[uj.id] = None
         if asked.job is None or asked.wish is DesiredState.CANCEL:
             return GateResult(asked)  # a job needs no admission to end
         asking = self._ask_for(uj, asked.job, asked.wish is DesiredState.RUN)
         workload = self._cache.shown.get(asking.key)
-        given = None if workload is None else self._given(workload, asking)
-        if given is not None:
+        given = None if workload is None else read_admission(workload)
+        if workload is not None and given is not None and _still_fits(workload, asking, given):
             flavors = [self._flavors[name].spec for name in given.flavors if name in self._flavors]
             job = within(asked.job, given, flavors)
             if job is not None and len(flavors) == len(given.flavors):
@@ -111,27 +108,20 @@ class KueueAdmissionGate:
             self._asking[uj.id] = request_of_unified_job(uj, job, is_wanted)
         return self._asking[uj.id]
 
-    def _given(self, workload: KueueObject, asking: WorkloadRequest) -> AdmittedResources | None:
-        """What was admitted, if that is what the job asks for now."""
-        given = read_admission(workload)
-        if given is None or not _still_fits(workload, asking, given):
-            return None
-        return given
-
-    # ----------------------------------------------------------------------------------------- what comes in
-
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is WORKLOAD:
             if not changed.changes:
-                self._cache.take(changed)
                 self._pending.update(dict.fromkeys(self._runs))
             for change in changed.changes:
                 self._look_at(change.object.metadata)
-            if changed.changes:
-                self._cache.take(changed)
+            self._cache.take(changed)
         elif changed.kind in (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS):
             for change in changed.changes:
-                self._setting(changed.kind, change.object)
+                found: KueueObject = change.object
+                if changed.kind is RESOURCE_FLAVOR:
+                    self._flavors[found.metadata.name] = found
+                else:
+                    self._priorities[found.metadata.name] = found.value
             for job in self._asking:
                 self._touch(job)
         elif changed.kind is UNIFIED_JOB:
@@ -139,12 +129,6 @@ class KueueAdmissionGate:
                 self._pending[change.object.id] = None
                 if change.did is ChangeType.DELETED:
                     self._gone[change.object.metadata.uid] = change.object
-
-    def _setting(self, kind: Kind[KueueObject], found: KueueObject) -> None:
-        if kind is RESOURCE_FLAVOR:
-            self._flavors[found.metadata.name] = found
-        else:
-            self._priorities[found.metadata.name] = found.value
 
     def _look_at(self, meta: objects.Meta) -> None:
         for owner in meta.owner_references:
@@ -159,8 +143,6 @@ class KueueAdmissionGate:
 
     def heard(self, written: Written, now_s: float) -> None:
         self._cache.heard(written)
-
-    # ---------------------------------------------------------------------------------------------- its turn
 
     def next_s(self) -> float:
         return self._due_s
@@ -180,7 +162,8 @@ class KueueAdmissionGate:
             return True
         there = self._cache.shown.get(f"{run.uj.metadata.namespace}/{name_of(run.uj)}")
         if run.outlook.end is not None:
-            return self._finish(there, run.outlook.end[0], run.outlook.end[1], now_s)
+            state, detail, _ = run.outlook.end
+            return there is None or self._cache.finish(there, state, detail, now_s)
         asking = self._asking.get(job)
         if asking is None:
             return True
@@ -243,19 +226,8 @@ class KueueAdmissionGate:
             ConditionUpdate(ADMITTED, False, "NoReservation", "The workload has no reservation"),
             ConditionUpdate(REQUEUED, reason in _COMES_BACK, reason, message),
         )
-        known = there.status.get("conditions") or ()
-        listed = conditions(statements, known, there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed, "admission": None}, ("released", reason), now_s)
-
-    def _finish(self, there: KueueObject | None, state: JobState, detail: str, now_s: float) -> bool:
-        if there is None or is_true(there.status, FINISHED):
-            return True
-        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
-        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
-        known = there.status.get("conditions") or ()
-        listed = conditions((said,), known, there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed}, ("finished", reason), now_s)
-        return False
+        status = {"conditions": updated(there, statements, now_s), "admission": None}
+        self._cache.patch_status(there, status, ("released", reason), now_s)
 
 
 SUSPENDED_BY_US: Final = "batuta.dev/suspended"

@@ -32,11 +32,8 @@ class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
         meta = {"name": self.metadata.name}
         if kind.namespaced:
             meta["namespace"] = self.metadata.namespace
-        whole: dict[str, Any] = {
-            "apiVersion": self.api_version or kind.api_version,
-            "kind": kind.name,
-            "metadata": meta,
-        }
+        version = self.api_version or kind.api_version
+        whole: dict[str, Any] = {"apiVersion": version, "kind": kind.name, "metadata": meta}
         if kind.plural == WORKLOAD_PRIORITY_CLASS.plural:
             return whole | {"value": self.value, "description": self.description}
         return whole | {"spec": self.spec}
@@ -66,8 +63,6 @@ class QueueFiles(msgspec.Struct, kw_only=True):
 
 
 QUEUE_FILES: Final = Kind("", "v1", "configmaps", "ConfigMap", QueueFiles)
-
-
 _LONGEST_MESSAGE: Final = 32_768
 
 
@@ -99,17 +94,23 @@ def conditions(
     return list(found.values())
 
 
+def updated(there: KueueObject, statements: Iterable[ConditionUpdate], now_s: float) -> list[dict[str, Any]]:
+    """The conditions of an object after these statements."""
+    return conditions(statements, there.status.get("conditions") or (), there.metadata.generation, now_s)
+
+
 def truths(listed: Any) -> list[tuple[Any, Any, Any]]:
     """What people and programs act on: type, status and reason of each, in a fixed order."""
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    return sorted((str(one.get("type")), str(one.get("status")), str(one.get("reason"))) for one in found)
+    return sorted((str(one.get("type")), str(one.get("status")), str(one.get("reason"))) for one in _mappings(listed))
 
 
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The statement of a type; empty when there is none."""
-    listed = status.get("conditions")
-    found = (one for one in listed if isinstance(one, Mapping)) if isinstance(listed, list) else iter(())
-    return next((one for one in found if one.get("type") == kind), {})
+    return next((one for one in _mappings(status.get("conditions")) if one.get("type") == kind), {})
+
+
+def _mappings(listed: Any) -> list[Mapping[str, Any]]:
+    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def is_true(status: Mapping[str, Any], kind: str) -> bool:

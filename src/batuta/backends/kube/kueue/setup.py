@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names
@@ -135,6 +135,12 @@ def set_up_quota(
         reconciler.controllers.append(gate)
         reconciler.needs.append(gate.needs)
         return QuotaControllers()
+
+    def touch_classes() -> None:
+        for key, uj in observed.unified_jobs.items():
+            if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
+                reconciler.touch(key)
+
     named = quota_from_config([queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues])
     quota = QuotaController(
         context.say,
@@ -143,7 +149,7 @@ def set_up_quota(
         base=replace(named, fair_sharing=config.fair_sharing),
         fair_sharing=config.fair_sharing,
         priorities=observed.workload_priorities,
-        touch=_touch_classes(reconciler, observed),
+        touch=touch_classes,
     )
     context.tolerations = lambda job: _tolerations(world, job)
     reconciler.controllers.append(quota)
@@ -155,22 +161,9 @@ def set_up_quota(
     return QuotaControllers(shown, queues)
 
 
-def _touch_classes(reconciler: Reconciler, observed: ObjectCache) -> Callable[[], None]:
-    def touch() -> None:
-        for key, uj in observed.unified_jobs.items():
-            if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
-                reconciler.touch(key)
-
-    return touch
-
-
 def _tolerations(world: World, job: JobId) -> tuple[dict[str, Any], ...]:
     """What the flavors that a job uses let its pods tolerate."""
-    flavors = {flavor for _, flavor in world.flavors.get(job, ())}
-    found = []
-    for flavor in sorted(flavors):
-        known = world.quota.flavor_of.get(flavor)
-        for one in known.tolerations if known is not None else ():
-            said = {"key": one.key, "operator": one.operator, "value": one.value, "effect": one.effect}
-            found.append({key: value for key, value in said.items() if value})
-    return tuple(found)
+    named = sorted({flavor for _, flavor in world.flavors.get(job, ())})
+    flavors = [world.quota.flavor_of[flavor] for flavor in named if flavor in world.quota.flavor_of]
+    tolerations = (asdict(one) for flavor in flavors for one in flavor.tolerations)
+    return tuple({key: value for key, value in one.items() if value} for one in tolerations)

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from batuta.backends.kube import names, objects
+from batuta.backends.kube import objects
+from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER, WORKER, pod_template
 from batuta.backends.kube.kueue.kinds import ConditionUpdate, KueueObject, find, is_true
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import cluster
 from batuta.core.job import Job, JobState
@@ -58,6 +60,13 @@ class WorkloadRequest:
         return f"{self.namespace}/{self.name}"
 
 
+def reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
+    """An object of a kind as the controller of its Workload."""
+    return objects.OwnerReference(
+        api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
+    )
+
+
 def workload_name(owner: objects.OwnerReference) -> str:
     """Of the Workload of an object. Another object of the same name has another one."""
     digest = hashlib.sha256(owner.uid.encode()).hexdigest()[:5]
@@ -72,31 +81,16 @@ def workload_manifest(asking: WorkloadRequest) -> dict[str, Any]:
             "name": asking.name,
             "namespace": asking.namespace,
             "labels": {JOB_UID: owner.uid},
-            "ownerReferences": [
-                {
-                    "apiVersion": owner.api_version,
-                    "kind": owner.kind,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                }
-            ],
+            "ownerReferences": [msgspec.to_builtins(owner)],
         },
-        "spec": {
-            "queueName": asking.queue,
-            "priority": asking.priority,
-            "podSets": [dict(one) for one in asking.pod_sets],
-        },
+        "spec": {"queueName": asking.queue, "priority": asking.priority, "podSets": list(asking.pod_sets)},
     }
 
 
 def is_same_request(spec: dict[str, Any], asking: WorkloadRequest) -> bool:
     """Whether a Workload that is there asks for this, however the API server has completed it."""
-    return (
-        spec.get("queueName") == asking.queue
-        and spec.get("priority") == asking.priority
-        and same_pods(spec, asking.pod_sets)
-    )
+    is_same = (spec.get("queueName"), spec.get("priority")) == (asking.queue, asking.priority)
+    return is_same and same_pods(spec, asking.pod_sets)
 
 
 def same_pods(spec: dict[str, Any], pod_sets: Sequence[dict[str, Any]]) -> bool:
@@ -115,15 +109,9 @@ def _holds(there: Any, wanted: Any) -> bool:
     return there == wanted or (there is not None and str(there) == str(wanted))
 
 
-# ------------------------------------------------------------------------------------ of a UnifiedJob
-
-
 def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> WorkloadRequest:
     """As many replicas as it can use; with fewer it is content, down to its smallest size."""
     meta = uj.metadata
-    owner = objects.OwnerReference(
-        api_version=names.API_VERSION, kind=names.KIND, name=meta.name, uid=meta.uid, controller=True
-    )
     least, most = job.min // job.replica_size, job.max // job.replica_size
     main: dict[str, Any] = {"name": MAIN, "count": most, "template": _template(uj, WORKER)}
     if least < most:
@@ -131,6 +119,7 @@ def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> 
     pod_sets = [main]
     if uj.spec.job_type in _WITH_LAUNCHER:
         pod_sets.append({"name": LAUNCHER, "count": 1, "template": _template(uj, LAUNCHER)})
+    owner = reference(UNIFIED_JOB, meta)
     return WorkloadRequest(owner, meta.namespace, job.queue, job.priority, tuple(pod_sets), is_wanted)
 
 
@@ -145,9 +134,6 @@ def _slim(spec: dict[str, Any]) -> dict[str, Any]:
         if spec.get(key):
             found[key] = [{word: one[word] for word in _OF_CONTAINER if one.get(word)} for one in spec[key]]
     return found
-
-
-# ------------------------------------------------------------------------------------------ of a gang
 
 
 def request_of_gang(owner: objects.OwnerReference, pod: objects.Pod, job: Job) -> WorkloadRequest:
@@ -219,14 +205,8 @@ def within(job: Job, given: AdmittedResources, flavors: Iterable[Mapping[str, An
     for flavor in flavors:
         labels |= {str(key): str(value) for key, value in (flavor.get("nodeLabels") or {}).items()}
         tolerated += [toleration(one) for one in flavor.get("tolerations") or ()]
-    return replace(
-        job,
-        max=top,
-        size=size,
-        sizes=sizes,
-        node_labels=tuple(labels.items()),
-        tolerations=tuple(dict.fromkeys(tolerated)),
-    )
+    accepted = tuple(dict.fromkeys(tolerated))
+    return replace(job, max=top, size=size, sizes=sizes, node_labels=tuple(labels.items()), tolerations=accepted)
 
 
 def toleration(one: Mapping[str, Any]) -> str:

@@ -10,18 +10,11 @@ from typing import Any, Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.kinds import Kind, Stored
-from batuta.backends.kube.kueue.kinds import (
-    WORKLOAD,
-    ConditionUpdate,
-    KueueObject,
-    conditions,
-    is_true,
-    truths,
-)
+from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject, truths, updated
 from batuta.backends.kube.kueue.workload import (
-    FINISHED,
     WorkloadRequest,
     WorkloadState,
+    reference,
     request_of_gang,
     request_of_unified_job,
 )
@@ -44,16 +37,10 @@ def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> obje
         "podgroup": (kinds.POD_GROUP, observed.pod_groups),
     }
     if kind not in tables:
-        return _reference(kinds.POD, first.metadata)
+        return reference(kinds.POD, first.metadata)
     its_kind, table = tables[kind]
     found = table.get(f"{namespace}/{name}")
-    return None if found is None else _reference(its_kind, found.metadata)
-
-
-def _reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
-    return objects.OwnerReference(
-        api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
-    )
+    return None if found is None else reference(its_kind, found.metadata)
 
 
 REWORD_S: Final = 15.0
@@ -87,18 +74,15 @@ class WorkloadController:
         """When other numbers may be written."""
         self._due_s = math.inf
 
-    # --------------------------------------------------------------------------------------- what is told
-
     def note(self, standing: WorkloadState) -> None:
         """How a job stands now."""
         job = standing.job.id
         shown = self._jobs.get(job)
-        if shown is None:
-            self._jobs[job] = _PublishedWorkload(standing)
-        elif shown.standing == standing:
+        if shown is not None and shown.standing == standing:
             return
-        else:
-            shown.standing = standing
+        if shown is None:
+            shown = self._jobs[job] = _PublishedWorkload(standing)
+        shown.standing = standing
         self._pending[job] = None
 
     def ended(self, job: JobId, state: JobState, detail: str) -> None:
@@ -119,8 +103,6 @@ class WorkloadController:
 
     def heard(self, written: Written, now_s: float) -> None:
         self._cache.heard(written)
-
-    # ------------------------------------------------------------------------------------------- its turn
 
     def next_s(self) -> float:
         return min(self._due_s, min(self._later.values(), default=math.inf))
@@ -147,7 +129,10 @@ class WorkloadController:
         self._job_of[shown.asking.key] = job
         there = self._cache.shown.get(shown.asking.key)
         if shown.end is not None:
-            return there is None or self._finish(job, shown, there, now_s)
+            is_done = there is not None and self._cache.finish(there, *shown.end, now_s)
+            if is_done:
+                self._forget(job, shown)
+            return is_done or there is None
         there = self._cache.bring(shown.asking, now_s)
         return there is not None and self._write(job, shown, there, now_s)
 
@@ -174,7 +159,7 @@ class WorkloadController:
         sets = tuple(one["name"] for one in shown.asking.pod_sets) if shown.asking is not None else ()
         admission = standing.admission(sets)
         known = there.status.get("conditions") or []
-        listed = conditions(standing.statements(there.status), known, there.metadata.generation, now_s)
+        listed = updated(there, standing.statements(there.status), now_s)
         status: dict[str, Any] = {"conditions": listed, "admission": admission}
         meaning = truths(listed), admission
         if (truths(known), there.status.get("admission")) == meaning:
@@ -185,18 +170,6 @@ class WorkloadController:
                 return True
         shown.written_s = now_s
         self._cache.patch_status(there, status, (*meaning, _messages(listed)), now_s)
-        return False
-
-    def _finish(self, job: JobId, shown: _PublishedWorkload, there: KueueObject, now_s: float) -> bool:
-        if is_true(there.status, FINISHED):
-            self._forget(job, shown)
-            return True
-        assert shown.end is not None
-        state, detail = shown.end
-        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
-        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
-        listed = conditions((said,), there.status.get("conditions") or [], there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed}, ("finished", reason), now_s)
         return False
 
     def _forget(self, job: JobId, shown: _PublishedWorkload) -> None:

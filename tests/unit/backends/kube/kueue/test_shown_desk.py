@@ -78,7 +78,7 @@ class Cluster:
                 self._patch(key, kinds.WORKLOAD, do.args[1], do.args[3]["status"])
             elif key.startswith("kueue//queue/"):
                 kind = kinds.CLUSTER_QUEUE if "clusterqueues" in key else kinds.LOCAL_QUEUE
-                self._patch(key, kind, do.args[1], do.args[3])
+                self._patch(key, kind, do.args[1], do.args[3]["status"])
             self._inbox.put(Written(key, None))
 
     def _patch(self, key: str, kind: Any, name: str, status: dict[str, Any]) -> None:
