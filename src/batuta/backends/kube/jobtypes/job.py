@@ -8,16 +8,15 @@ refers to them.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.jobtypes.job_type import (
     JOB,
-    Change,
     Child,
     ChildKind,
-    FollowUp,
     JobStatus,
+    JobType,
     Manifest,
     Observed,
     Run,
@@ -54,20 +53,14 @@ _FROM_ANNOTATIONS: Final = {
 }
 
 
-class IndexedJob:
+class IndexedJob(JobType):
     """The type `Job`."""
 
     name: str = "Job"
     watches: tuple[ChildKind, ...] = (JOB,)
 
-    def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
-        return Change.BY_RESTART
-
     def children(self, job: UnifiedJob, run: Run) -> list[Child]:
         return [members_service(job, {}), _child(job, run)]
-
-    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
-        return FollowUp()
 
     def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
         return status_of_batch(observed, JOB, run, members(observed.pods, run))
@@ -79,12 +72,8 @@ class IndexedJob:
 def _child(job: UnifiedJob, run: Run) -> Child:
     template = pod_template(job, run, WORKER, _env(job, run))
     template["spec"]["subdomain"] = job.metadata.name
-    changing = {
-        SIZE: str(run.target),
-        # One host per line, as SKYPILOT_NODE_IPS has them.
-        HOSTS: host_list(job, run.target),
-        START: str(run.start),
-    }
+    # One host per line, as SKYPILOT_NODE_IPS has them.
+    changing = {SIZE: str(run.target), HOSTS: host_list(job, run.target), START: str(run.start)}
     template["metadata"]["annotations"] |= changing
     itself = template["spec"]["restartPolicy"] == "OnFailure"
     spec: Manifest = {
@@ -98,14 +87,8 @@ def _child(job: UnifiedJob, run: Run) -> Child:
         spec |= {"parallelism": run.target, "completions": run.target}
     meta = metadata(job, job.metadata.name, labels_of(job, run, WORKER), {names.TEMPLATE: hash_of(template["spec"])})
     manifest = sealed(JOB, {"metadata": meta, "spec": spec})
-    return Child(
-        JOB,
-        manifest,
-        Update.HALT,
-        halt={"spec": {"suspend": True}},
-        resume=_resume(manifest),
-        only_change=run.target == 0,
-    )
+    halt = {"spec": {"suspend": True}}
+    return Child(JOB, manifest, Update.HALT, halt, _resume(manifest), only_change=run.target == 0)
 
 
 def _env(job: UnifiedJob, run: Run) -> dict[str, str | EnvVar]:
@@ -116,19 +99,11 @@ def _env(job: UnifiedJob, run: Run) -> dict[str, str | EnvVar]:
 
 
 def _resume(manifest: Manifest) -> Manifest:
-    spec = manifest["spec"]
-    meta: dict[str, Any] = manifest["metadata"]
-    body: Manifest = {
-        "metadata": {"labels": meta["labels"], "annotations": meta["annotations"]},
-        "spec": {"suspend": spec["suspend"]},
-    }
+    """The merge patch that makes a quiet Job like this one."""
+    spec = {key: manifest["spec"][key] for key in ("suspend", "parallelism", "completions") if key in manifest["spec"]}
     if not spec["suspend"]:
-        body["spec"] |= {
-            "parallelism": spec["parallelism"],
-            "completions": spec["completions"],
-            "template": {"metadata": spec["template"]["metadata"]},
-        }
-    return body
+        spec["template"] = {"metadata": manifest["spec"]["template"]["metadata"]}
+    return {"metadata": {key: manifest["metadata"][key] for key in ("labels", "annotations")}, "spec": spec}
 
 
 INDEXED_JOB: Final = IndexedJob()

@@ -26,35 +26,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from batuta.backends.kube.jobtypes.job_type import (
-    Change,
-    Child,
-    ChildKind,
-    FollowUp,
-    JobStatus,
-    Observed,
-    Run,
-)
+from batuta.backends.kube.jobtypes.job_type import Change, Child, JobStatus, JobType, Observed, Run
 from batuta.backends.kube.jobtypes.pod_template import host_of, member_name, member_pods, members_service
 from batuta.backends.kube.jobtypes.status import members, replica_by_label, status_of_members
 from batuta.backends.kube.objects import Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
 
-class Pods:
+class Pods(JobType):
     """Equal pods that find each other by name."""
 
     name: str = "Pods"
-    watches: tuple[ChildKind, ...] = ()
-
-    def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
-        return Change.BY_RESTART
 
     def children(self, job: UnifiedJob, run: Run) -> list[Child]:
         return [members_service(job, {}), *member_pods(job, run)]
-
-    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
-        return FollowUp()
 
     def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
         return status_of_members(members(observed.pods, run), run)
@@ -64,19 +49,16 @@ class Pods:
 
 
 PODS: Final = Pods()
-
-
 RENDEZVOUS_PORT: Final = 29400
 LAST_CALL_S: Final = 5
 JOIN_S: Final = 600
 STORE_S: Final = 600
 
 
-class TorchElastic:
+class TorchElastic(Pods):
     """torchrun on every replica."""
 
     name: str = "TorchElastic"
-    watches: tuple[ChildKind, ...] = ()
 
     def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
         grows = run.target <= target <= run.ceiling_of(job)
@@ -85,15 +67,6 @@ class TorchElastic:
     def children(self, job: UnifiedJob, run: Run) -> list[Child]:
         service = members_service(job, {"rendezvous": RENDEZVOUS_PORT})
         return [service, *member_pods(job, run, _env(job, run), _defaults)]
-
-    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
-        return FollowUp()
-
-    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
-        return status_of_members(members(observed.pods, run), run)
-
-    def replica_of(self, pod: Pod) -> int | None:
-        return replica_by_label(pod)
 
 
 def _env(job: UnifiedJob, run: Run) -> dict[str, str]:
@@ -108,16 +81,8 @@ def _env(job: UnifiedJob, run: Run) -> dict[str, str]:
 
 def _defaults(replica: int) -> dict[str, str]:
     """What a template may say otherwise."""
-    conf = {
-        "is_host": "true" if replica == 0 else "false",
-        "last_call_timeout": LAST_CALL_S,
-        "join_timeout": JOIN_S,
-        "read_timeout": STORE_S,
-    }
-    return {
-        "PET_RDZV_CONF": ",".join(f"{key}={value}" for key, value in conf.items()),
-        "PET_MAX_RESTARTS": "0",
-    }
+    waits = f"last_call_timeout={LAST_CALL_S},join_timeout={JOIN_S},read_timeout={STORE_S}"
+    return {"PET_RDZV_CONF": f"is_host={'true' if replica == 0 else 'false'},{waits}", "PET_MAX_RESTARTS": "0"}
 
 
 TORCH_ELASTIC: Final = TorchElastic()

@@ -16,6 +16,7 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER, WORKER, pod_template
+from batuta.backends.kube.jobtypes.writes import holds
 from batuta.backends.kube.kueue.kinds import ConditionUpdate, KueueObject, find, is_true
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
@@ -94,19 +95,7 @@ def is_same_request(spec: dict[str, Any], asking: WorkloadRequest) -> bool:
 
 
 def same_pods(spec: dict[str, Any], pod_sets: Sequence[dict[str, Any]]) -> bool:
-    return _holds(spec.get("podSets"), list(pod_sets))
-
-
-def _holds(there: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; what is there beyond it are defaults of the API server."""
-    if isinstance(wanted, dict):
-        return isinstance(there, dict) and all(_holds(there.get(key), one) for key, one in wanted.items())
-    if isinstance(wanted, list):
-        if not isinstance(there, list) or len(there) != len(wanted):
-            return False
-        return all(_holds(one, other) for one, other in zip(there, wanted, strict=True))
-    # The API server writes a number where a quantity is one, and we write texts.
-    return there == wanted or (there is not None and str(there) == str(wanted))
+    return holds(spec.get("podSets"), list(pod_sets))
 
 
 def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> WorkloadRequest:
