@@ -14,14 +14,7 @@ import numpy as np
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Flags, Ints, padded
-from batuta.backends.kube.binder.requests import (
-    ContainerNeed,
-    Needs,
-    amount,
-    container_needs,
-    is_guaranteed,
-    units,
-)
+from batuta.backends.kube.binder.requests import ContainerNeed, Needs, amount, container_needs, is_guaranteed, units
 
 _FEWEST: Final = 2
 
@@ -72,10 +65,7 @@ class NumaTable:
         self.sent = {name: padded(sums, shape[:1]) for name, sums in self.sent.items()}
 
     def put(
-        self,
-        row: int,
-        topology: objects.NodeResourceTopology | None,
-        counted_pods: Iterable[tuple[str, bool, Needs]],
+        self, row: int, topology: objects.NodeResourceTopology | None, counted_pods: Iterable[tuple[str, bool, Needs]]
     ) -> None:
         """Reads a report. Pods that do not run yet cannot be in it, and are taken off every NUMA node."""
         self._clear(row)
@@ -172,8 +162,7 @@ def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     pinned = is_guaranteed(spec) and not (stated is not None and (stated.requests or stated.limits))
     return tuple(
         ContainerNeed(
-            tuple((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)),
-            one.kept,
+            tuple((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)), one.kept
         )
         for one in container_needs(spec)
     )

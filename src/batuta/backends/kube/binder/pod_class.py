@@ -9,14 +9,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.affinity import (
-    PodTerm,
-    Requirement,
-    Spread,
-    pod_terms,
-    requirements,
-    spreads,
-)
+from batuta.backends.kube.binder.affinity import PodTerm, Requirement, Spread, pod_terms, requirements, spreads
 from batuta.backends.kube.binder.numa_table import aligned_containers, aligned_pod
 from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
 

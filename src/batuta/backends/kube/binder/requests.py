@@ -110,8 +110,7 @@ def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     inits = [(one, one.restart_policy == ALWAYS) for one in spec.init_containers]
     return tuple(
         ContainerNeed(
-            tuple(sorted((name, units(name, amount(text))) for name, text in one.resources.requests.items())),
-            kept,
+            tuple(sorted((name, units(name, amount(text))) for name, text in one.resources.requests.items())), kept
         )
         for one, kept in [*inits, *((one, True) for one in spec.containers)]
     )

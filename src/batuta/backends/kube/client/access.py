@@ -262,8 +262,7 @@ async def from_kubeconfig(paths: list[Path], context: str | None = None) -> Acce
 def _tls(chosen: SelectedContext) -> ssl.SSLContext:
     authorities = _data(chosen.cluster, "certificate-authority")
     context = tls_context(
-        authorities.decode() if authorities else None,
-        verify=not chosen.cluster.part.get("insecure-skip-tls-verify"),
+        authorities.decode() if authorities else None, verify=not chosen.cluster.part.get("insecure-skip-tls-verify")
     )
     certificate, key = _data(chosen.user, "client-certificate"), _data(chosen.user, "client-key")
     if certificate and key:

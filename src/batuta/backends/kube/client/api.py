@@ -19,15 +19,7 @@ import msgspec
 
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.errors import Conflict, Gone, NotFound, Unavailable, Unreadable
-from batuta.backends.kube.client.kinds import (
-    POD,
-    Kind,
-    ListMeta,
-    MalformedObjects,
-    Stored,
-    raw_list_decoder,
-    segment,
-)
+from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, MalformedObjects, Stored, raw_list_decoder, segment
 from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, RateLimit, Transport
 from batuta.backends.kube.names import FIELD_MANAGER
 

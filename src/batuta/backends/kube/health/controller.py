@@ -45,17 +45,7 @@ from batuta.backends.kube.operator.events import build_event, create_event
 from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.health_record import (
-    BY_HEALTH,
-    WHOLE_NODE,
-    Alert,
-    Cordon,
-    Order,
-    Record,
-    RestartJob,
-    State,
-    Target,
-)
+from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, Cordon, Order, Record, RestartJob, State, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
 from batuta.core.job import DesiredState, JobId
 

@@ -14,13 +14,7 @@ from typing import Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.gpu_table import gpu_indices, gpus_of_node
-from batuta.backends.kube.health.annotations import (
-    condition_lines,
-    read_figures,
-    read_notes,
-    read_seen,
-    records_on,
-)
+from batuta.backends.kube.health.annotations import condition_lines, read_figures, read_notes, read_seen, records_on
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.health.taints import cordoned_by, cordoned_s, has_removed_taint, mended
 from batuta.backends.kube.jobtypes.status import termination_message

@@ -78,8 +78,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
         raise InputError.of(f"--set {text!r} is not NAME=VALUE", fix="for example --set config.policy=afs-l")
     if "[" in name:
         raise InputError.of(
-            f"--set {text!r}: an entry of a list cannot be set",
-            fix="set the whole list, or use --values FILE",
+            f"--set {text!r}: an entry of a list cannot be set", fix="set the whole list, or use --values FILE"
         )
     words = [word.replace("\\.", ".").strip() for word in _DOT.split(name)]
     if not all(words):

@@ -40,10 +40,7 @@ class QuotaObserver(Observer):
     """The engine's thread calls it."""
 
     def __init__(
-        self,
-        shown: WorkloadController,
-        queues: QueueStatusController,
-        clock: Callable[[], float] = time.monotonic,
+        self, shown: WorkloadController, queues: QueueStatusController, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._shown = shown
         self._queues = queues
@@ -118,11 +115,7 @@ class QuotaControllers:
 
 
 def set_up_quota(
-    reconciler: Reconciler,
-    context: ReconcileContext,
-    observed: ObjectCache,
-    config: OperatorConfig,
-    world: World,
+    reconciler: Reconciler, context: ReconcileContext, observed: ObjectCache, config: OperatorConfig, world: World
 ) -> QuotaControllers:
     """Adds the quota controllers to the reconciler. If Kueue decides, the World knows no quota."""
     ask = context.writes.ask
