@@ -16,6 +16,24 @@ HALF_LIFE_S: Final = 30.0
 STEP_S: Final = 5.0
 """Ages are looked at in steps, so that a cycle does not have to work out everything anew."""
 _FEWEST: Final = 8
+_MOST_GPUS: Final = 1024
+
+
+class _Gpu(msgspec.Struct):
+    """One line of a report."""
+
+    index: int
+    utilisation: float | None = None
+
+
+class _Report(msgspec.Struct):
+    """What the agent writes."""
+
+    time: float
+    gpus: list[_Gpu] = []
+
+
+_decode: Final[Any] = msgspec.json.Decoder(_Report).decode
 
 
 class GpuUsage:
@@ -37,17 +55,16 @@ class GpuUsage:
         self._reported = padded(self._reported, shape, math.nan)
         self._time_s = padded(self._time_s, shape[:1], -math.inf)
 
-    def put(self, row: int, text: str) -> bool:
-        """Reads a node's annotation; true when it says something new. What cannot be read is no report."""
+    def put(self, row: int, text: str) -> None:
+        """Reads a node's annotation. What cannot be read is no report."""
         if self._text.get(row, "") == text:
-            return False
+            return
         self._time_s[row] = -math.inf
         self._reported[row] = np.nan
         self._text.pop(row, None)
         if text:
             self._text[row] = text
             self._read(row, text)
-        return True
 
     def tick(self, now_s: float) -> bool:
         """Moves on to another time; true when that can make a difference."""
@@ -62,14 +79,6 @@ class GpuUsage:
         if table.shape[1] >= width:
             return table[:, :width]
         return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=np.nan)
-
-    def busy_gpu(self, row: int, gpu: int) -> float:
-        """The last fresh report on one GPU; 0 where there is none."""
-        if self.is_empty or gpu >= self._reported.shape[1]:
-            return 0.0
-        fresh = abs(self._stepped_now_s - float(self._time_s[row])) <= STALE_S
-        value = float(self._reported[row, gpu])
-        return value if fresh and not math.isnan(value) else 0.0
 
     def believed(self, rows: Rows, width: int) -> Floats:
         """Nodes × GPUs: how busy each probably is; a report counts half after each half-life."""
@@ -87,34 +96,10 @@ class GpuUsage:
             found = _decode(text.encode())
         except (msgspec.DecodeError, msgspec.ValidationError):
             return
-        gpus = [
-            (one.index, one.utilisation)
-            for one in found.gpus
-            # A GPU that cannot tell (it fell off the bus) is not known to be idle.
-            if one.utilisation is not None and 0 <= one.index < _MOST_GPUS
-        ]
-        if gpus and max(index for index, _ in gpus) >= self._reported.shape[1]:
-            self.resize(0, max(index for index, _ in gpus) + 1)
-        for index, value in gpus:
+        # A GPU that cannot tell (it fell off the bus) is not known to be idle.
+        told = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
+        gpus = {index: value for index, value in told.items() if 0 <= index < _MOST_GPUS}
+        self.resize(0, max(gpus, default=0) + 1)
+        for index, value in gpus.items():
             self._reported[row, index] = min(max(value, 0.0), 1.0)
         self._time_s[row] = found.time
-
-
-_MOST_GPUS: Final = 1024
-
-
-class _Gpu(msgspec.Struct):
-    """One line of a report."""
-
-    index: int
-    utilisation: float | None = None
-
-
-class _Report(msgspec.Struct):
-    """What the agent writes."""
-
-    time: float
-    gpus: list[_Gpu] = []
-
-
-_decode: Any = msgspec.json.Decoder(_Report).decode

@@ -29,7 +29,7 @@ def believed(usage: GpuUsage) -> list[float]:
 def test_a_fresh_report_is_believed():
     usage = reported({"index": 0, "utilisation": 0.9}, {"index": 1, "utilisation": 0.0})
     assert believed(usage) == pytest.approx([0.9, 0.0])
-    assert (usage.busy_gpu(0, 0), usage.busy_gpu(0, 1)) == (0.9, 0.0)
+    assert usage.busy(np.array([0]), 2)[0].tolist() == [0.9, 0.0]
 
 
 def test_a_gpu_that_cannot_tell_is_unknown_and_not_idle():

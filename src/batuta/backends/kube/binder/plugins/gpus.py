@@ -78,16 +78,15 @@ class GpuShare(Plugin):
         return need.cls.share is not None
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        cards = range(int(cluster.gpu_table.count[row]))
-        room = [gpu for gpu in cards if self._has_room(need, cluster, row, gpu)]
-        if not room:
+        rows: Rows = np.array([row], np.intp)
+        room = self._room(need, cluster, rows)[0]
+        if not room.any():
             return No(self.name, ShareReason.NO_ROOM)
         if gpus:
             # The scheduler that decided on a card knew how busy it is, and that there is no calmer place.
-            return None if gpus[0] in room else No(self.name, ShareReason.CARD, str(gpus[0]))
-        if not any(self._is_peaceful(need, cluster, row, gpu) for gpu in room):
-            return No(self.name, ShareReason.TOO_BUSY)
-        return None
+            has_room = gpus[0] in np.flatnonzero(room)
+            return None if has_room else No(self.name, ShareReason.CARD, str(gpus[0]))
+        return None if self.filter(need, cluster, rows)[0] else No(self.name, ShareReason.TOO_BUSY)
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         good: Flags = np.logical_or.reduce(self._good(need, cluster, rows), axis=1)
@@ -116,31 +115,10 @@ class GpuShare(Plugin):
 
         Of equally full ones the one that is really less used, then the first.
         """
-        cards = [
-            gpu
-            for gpu in range(int(cluster.gpu_table.count[row]))
-            if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
-        ]
+        cards = np.flatnonzero(self._good(need, cluster, np.array([row], np.intp))[0]).tolist()
         sign = -1.0 if self.order == "bin_pack" else 1.0
         table = cluster.gpu_table
         return min(cards, key=lambda gpu: (sign * float(table.full[row, gpu]), table.tenths(row, gpu)))
-
-    def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
-        cards, share = cluster.gpu_table, need.cls.share
-        assert share is not None
-        return bool(
-            cards.sharable[row, gpu]
-            and cards.memory_left_mib[row, gpu] >= share.memory_mib
-            and cards.compute_left_for(share)[row, gpu] >= share.compute_percent
-        )
-
-    def _is_peaceful(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
-        if not cluster.gpu_table.sharers[row, gpu]:
-            return True
-        busy = max(cluster.usage.busy_gpu(row, gpu), float(cluster.gpu_table.load[row, gpu]))
-        return busy + (need.load or 0.0) <= self.busiest
-
-    # The same for many nodes at once.
 
     def _good(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         return self._room(need, cluster, rows) & self._peaceful(need, cluster, rows)
