@@ -201,7 +201,6 @@ class AffinityCounts:
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows whenever a count changes."""
         self.apart: dict[PodTerm, Ints] = {}
         """Anti-affinity terms of the pods that are there: how many pods of each node have them."""
         self._capacity = 0

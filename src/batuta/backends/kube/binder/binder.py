@@ -49,7 +49,6 @@ class PlacementAttempt:
 
     @property
     def bindings(self) -> list[Binding]:
-        """In the order of the members."""
         return [self._reserved[member.key] for member in self._group.members]
 
     def place(self, tree: topology.Tree) -> Refusal | None:

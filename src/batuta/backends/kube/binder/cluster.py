@@ -79,12 +79,10 @@ def pod_key(pod: objects.Pod) -> str:
 
 
 def is_over(pod: objects.Pod) -> bool:
-    """A pod that has ended holds nothing."""
     return pod.status.phase in _OVER
 
 
 def has_begun(pod: objects.Pod) -> bool:
-    """A pod whose processes run, or did."""
     return pod.status.phase in _BEGUN
 
 
@@ -106,7 +104,6 @@ def assigned_pod(pod: objects.Pod, cls: PodClass, node: str, gpus: tuple[int, ..
 
 
 def holding_of(cls: PodClass, gpus: tuple[int, ...], load: float | None) -> GpuHolding:
-    """What a pod of a class holds of the GPUs that it was given."""
     if cls.gpus:
         return GpuHolding(cls.gpus, gpus[: cls.gpus])
     if cls.share is not None:
@@ -192,7 +189,6 @@ class Cluster:
         self.node_log.note(row)
 
     def topology_set(self, topology: objects.NodeResourceTopology) -> None:
-        """A report of what each NUMA node of a node has left."""
         self._topologies[topology.metadata.name] = topology
         self._read_topology(topology.metadata.name)
 
@@ -232,7 +228,6 @@ class Cluster:
         # A pod without a node that is assumed to have one: the news of its binding is yet to come.
 
     def pod_gone(self, key: str) -> None:
-        """A pod was deleted."""
         self._remove(key)
         self._class_of.pop(key, None)
 
@@ -270,7 +265,6 @@ class Cluster:
         return self._deadline_s.keys()
 
     def node_of(self, key: str) -> str | None:
-        """Where a pod is, or is assumed to be."""
         assigned = self._assigned.get(key)
         return None if assigned is None else assigned.node
 
@@ -314,7 +308,6 @@ class Cluster:
         return Held(tuple(sorted({*named, *guessed})), cpus_milli, memory_bytes)
 
     def counted_pods(self) -> Iterator[CountedPod]:
-        """All pods on nodes that are known."""
         for assigned in self._assigned.values():
             row = self.nodes.row.get(assigned.node)
             if row is not None:

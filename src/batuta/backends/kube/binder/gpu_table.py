@@ -135,7 +135,6 @@ class GpuTable:
         """How many pods hold the GPU whole; more than one only where another scheduler made a mistake."""
         self.sharers: Ints = np.zeros(shape, np.int64)
         self.load: Floats = np.zeros(shape, np.float64)
-        """What its sharers are expected to use, together."""
         self.unnamed: Ints = np.zeros(0, np.int64)
         """GPUs that pods hold without an annotation that says which."""
         self.believed: Floats = np.zeros(shape, np.float64)
@@ -152,7 +151,6 @@ class GpuTable:
         # Per node, worked out whenever a line of the above changes:
         self.count: Ints = np.zeros(0, np.int64)
         self.untouched: Ints = np.zeros(0, np.int64)
-        """How many GPUs no pod holds any part of."""
         self.mean_busy: Floats = np.zeros(0, np.float64)
         """Mean of what is believed of the GPUs that no pod holds whole; 1 where there are none."""
         self.least_busy: Floats = np.zeros(0, np.float64)
@@ -186,7 +184,6 @@ class GpuTable:
         self._sum_up(row)
 
     def believe(self, row: int, busy: Floats) -> None:
-        """Writes how busy each GPU of a node probably is."""
         self.believed[row] = busy
         self._sum_up(row)
 
@@ -204,7 +201,6 @@ class GpuTable:
         self._sum_up(row)
 
     def ill_ones(self, row: int) -> list[int]:
-        """The GPUs of which nothing may be given."""
         return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
 
     def calmest(self, row: int, count: int) -> tuple[int, ...]:
@@ -246,7 +242,6 @@ class GpuTable:
         self.full[row, gpu] = max(memory_taken / max(memory, 1), booked / max(whole, 1))
 
     def compute_left_for(self, share: Share) -> Ints:
-        """What is left for shares like this one."""
         return self.soft_left if share.soft else self.compute_left
 
     def untouched_gpus(self, row: int) -> list[int]:

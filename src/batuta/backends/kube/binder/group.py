@@ -85,12 +85,9 @@ class Refusal:
     pod: str = ""
     """The member that found no place; empty where the whole group is meant."""
     nodes: int = 0
-    """How many nodes there are."""
     placed: int = 0
-    """How many members had found a place by then."""
     members: int = 0
     reasons: tuple[Why, ...] = ()
-    """Most frequent first."""
     by_node: Mapping[str, No] = field(default_factory=dict)
     """For members whose place was decided on: why it will not do."""
 

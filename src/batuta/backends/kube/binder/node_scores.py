@@ -42,7 +42,6 @@ class NodeScores:
         self._epoch = self._node_seen = self._use_seen = -1
 
     def refresh(self) -> None:
-        """Brings everything up to date with the cluster."""
         cluster = self._cluster
         node_rows = cluster.node_log.since(self._node_seen) if self._epoch == cluster.epoch else None
         use_rows = cluster.use_log.since(self._use_seen) if node_rows is not None else None
@@ -177,7 +176,6 @@ class NodeScoresCache:
         return Need(cls, foes, own, group.load, group.single_numa)
 
     def of(self, need: Need) -> NodeScores:
-        """The view of a need, not refreshed."""
         view = self._views.pop(need, None)
         if view is None:
             view = NodeScores(need, self._cluster, self._profile)

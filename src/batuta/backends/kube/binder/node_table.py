@@ -16,7 +16,6 @@ T = TypeVar("T", bound=np.generic)
 
 
 def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDArray[T]:
-    """The same values in a larger array, `filling` in the rest."""
     if table.shape == shape:
         return table
     larger = np.full(shape, filling, table.dtype)
@@ -235,7 +234,6 @@ class PortTable:
                 del self.by_row[row]
 
     def clash(self, row: int, wanted: Iterable[HostPort]) -> HostPort | None:
-        """The first wanted port that is not free."""
         held = self.by_row.get(row)
         if held is None:
             return None

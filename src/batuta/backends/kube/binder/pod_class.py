@@ -47,7 +47,6 @@ class PodClass:
     """By resource, without zeros; the pod itself counts as one of `pods` besides."""
     tolerations: tuple[Tolerance, ...]
     selector: tuple[Requirement, ...]
-    """`spec.nodeSelector`."""
     required: tuple[NodeTerm, ...] | None
     """Terms of which a node must meet one; None: any node will do."""
     preferred: tuple[tuple[int, NodeTerm], ...]
@@ -56,7 +55,6 @@ class PodClass:
     apart: tuple[PodTerm, ...]
     spread: tuple[Spread, ...]
     gpus: int
-    """Whole GPUs."""
     share: Share | None
     aligned: Needs
     """What the whole pod takes from particular NUMA nodes, where the kubelet aligns pods."""

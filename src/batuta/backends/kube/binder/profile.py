@@ -62,7 +62,6 @@ class Profile:
 
     plugins: tuple[WeightedPlugin, ...]
     levels: tuple[Level, ...] = LEVELS
-    """Outermost first."""
     assume_s: float = 60.0
     """How long a binding may be on its way before the pod counts as not bound."""
 

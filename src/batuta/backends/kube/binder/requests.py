@@ -117,7 +117,6 @@ def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
 
 
 def host_ports(spec: objects.PodSpec) -> tuple[HostPort, ...]:
-    """Ports on the node that a pod needs for as long as it runs."""
     lasting = [one for one in spec.init_containers if one.restart_policy == ALWAYS]
     return tuple(
         sorted(

@@ -61,7 +61,6 @@ class Access:
     server: str
     """Its URL, without a slash at the end."""
     ssl: ssl.SSLContext | None = None
-    """None for plain HTTP."""
     credentials: Credentials = FixedCredentials()
     namespace: str = "default"
     """The namespace of objects where the caller names none."""
@@ -129,8 +128,6 @@ def select_context(paths: Sequence[Path], context: str | None = None) -> Selecte
 
 
 def keep_tokens(user: NamedEntry) -> Callable[[Mapping[str, str]], None]:
-    """How to write new tokens of an auth-provider back to the file that they came from."""
-
     def keep(tokens: Mapping[str, str]) -> None:
         content = _load(user.file)
         for entry in content.get("users") or ():

@@ -63,7 +63,6 @@ def query(**parameters: str | int) -> str:
 T = TypeVar("T", bound=Stored)
 List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
 Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
-"""What is written: data that becomes JSON."""
 
 _APPLY: Final = "application/apply-patch+yaml"
 _encode: Final = msgspec.json.Encoder().encode
@@ -108,7 +107,6 @@ class Api:
         await self.transport.__aexit__(kind, error, trace)
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        """One object as it is now."""
         return _decoded(kind, await self.transport.request("get", "GET", kind.path(namespace, name)))
 
     async def list(
@@ -261,7 +259,6 @@ class Api:
         return _decoded(kind, got)
 
     async def patch_status(self, kind: Kind[T], name: str, status: Body, namespace: str = "") -> T:
-        """Merges this into the status of an object."""
         return await self.patch(kind, name, {"status": status}, namespace, subresource="status")
 
     async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = "") -> T:

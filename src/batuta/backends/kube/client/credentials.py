@@ -185,7 +185,6 @@ def _inside(der: bytes) -> bytes:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements of a DER sequence: tag and content of each."""
     found, at = [], 0
     while at < len(der):
         tag, length = der[at], der[at + 1]

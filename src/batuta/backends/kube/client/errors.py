@@ -84,7 +84,6 @@ class Conflict(ApiError):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that other managers own, where that is the conflict."""
         return tuple(c.field for c in self.causes if c.reason == "FieldManagerConflict")
 
 

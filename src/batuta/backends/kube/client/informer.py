@@ -74,7 +74,6 @@ class ObjectStore(Generic[T]):
             self._keep(found, old, changes)
 
     def drop(self, found: T, changes: list[Change[T]]) -> None:
-        """An object that a watch says is gone."""
         key = key_of(found.metadata)
         old = self._objects.get(key)
         # A deletion that we learn of late may be about the predecessor of the object that is there now.
@@ -119,7 +118,6 @@ class WatchTiming:
     first_retry_s: float = 0.2
     longest_retry_s: float = 10.0
     page: int = 1000
-    """How many objects are listed at a time."""
 
 
 DEFAULT_TIMING: Final = WatchTiming()
@@ -166,7 +164,6 @@ class Informer(Generic[T]):
         return self._known.objects
 
     async def run(self) -> None:
-        """Goes on until it is cancelled."""
         while True:
             try:
                 if not self.resource_version:

@@ -70,7 +70,6 @@ class Kind(Generic[T]):
 
     @cached_property
     def root(self) -> str:
-        """The path of the group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -176,7 +175,6 @@ def key_of(metadata: Meta) -> str:
 
 
 def _name_in(raw: msgspec.Raw) -> str:
-    """The key of an object that may have little else."""
     try:
         return key_of(msgspec.json.decode(raw, type=_Named).metadata)
     except msgspec.MsgspecError:

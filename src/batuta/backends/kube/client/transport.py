@@ -82,7 +82,6 @@ class Backoff:
     failures: int = 0
 
     def next_s(self) -> float:
-        """How long to wait now, after one more failure."""
         self.failures += 1
         return backoff_delay_s(self.failures, self.first_s, self.longest_s)
 
@@ -101,7 +100,6 @@ class Limits:
 
     connect_s: float = 5.0
     request_s: float = 30.0
-    """One request with all its retries."""
     list_s: float = 120.0
     in_flight: int = 64
     attempts: int = 4

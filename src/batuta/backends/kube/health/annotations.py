@@ -147,7 +147,6 @@ def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
 
 
 def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:
-    """The same as records, by GPU."""
     found: dict[int, Record] = {}
     for gpu, shown in read_node_health(annotations).by_gpu().items():
         try:

@@ -59,7 +59,6 @@ class Attempt(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What its pod is known by."""
         told = f"{self.target.node} {self.target.gpu} {self.since_s:.3f}"
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -149,14 +148,12 @@ class BurnInController:
         guests: Callable[[NodeName], Iterable[objects.Pod]],
         ask: AskFn,
     ) -> None:
-        """`guests`: the pods that are on a node."""
         self._options = options
         self._gpu_resources = tuple(gpu_resources)
         self._nodes = nodes
         self._guests = guests
         self._ask = ask
         self._pods: dict[str, objects.Pod] = {}
-        """Burn-ins, by mark."""
         self._warned = False
 
     def see(self, pod: objects.Pod, is_gone: bool) -> bool:
@@ -171,7 +168,6 @@ class BurnInController:
         return True
 
     def conclude(self, book: HealthStateMachine, now_s: float) -> list[Order]:
-        """Tells the book of burn-ins that are over."""
         orders: list[Order] = []
         for attempt in _attempts(book):
             pod = self._pods.get(attempt.mark)

@@ -69,7 +69,6 @@ class HealthEventRecorder:
         self._told = {target: _said(record) for target, record in known.items()}
 
     def tell(self, records: Mapping[Target, Record], nodes: Mapping[str, objects.Node], now_s: float) -> None:
-        """These are all records that there are now."""
         for target, record in records.items():
             said = _said(record)
             if said == self._told.get(target, _said(Record())):
@@ -119,7 +118,6 @@ class JobEvictor:
     _say: Callable[[ev.Event], None]
     _events: HealthEventRecorder
     _sent: dict[JobId, Placement] = field(default_factory=dict)
-    """Jobs that were sent away, and from where."""
     _restarted: dict[JobId, Restart] = field(default_factory=dict)
 
     def note(self, memory: HealthState, order: RestartJob, now_s: float) -> None:
@@ -150,7 +148,6 @@ class JobEvictor:
                 self._restarted.pop(job, None)
 
     def _is_due(self, job: JobId, restart: Restart) -> bool:
-        """Whether pods go on that are to be replaced."""
         run = self._jobs_on_nodes.movable(job)
         return run is not None and not set(restart.pods).isdisjoint(living_pods(run, len(run.pods())))
 
@@ -410,7 +407,6 @@ class HealthController:
         return Snapshot(records, dict(book.cordons), alerts, dict(self._found))
 
     def _next_tick_s(self, is_left: bool, now_s: float) -> float:
-        """When to look again even if nothing happens."""
         records = self.memory.book.records.values()
         busy = [one for one in records if one.state is not State.HEALTHY]
         if not busy and is_left:

@@ -50,7 +50,6 @@ class JobsOnNodes:
         return tuple(found)
 
     def owner(self, pod: objects.Pod) -> JobId | None:
-        """The job that a pod is of; None for a stranger."""
         name = pod.metadata.labels.get(names.JOB_NAME, "")
         job = f"{pod.metadata.namespace}/{name}" if name else str(gang_of(pod))
         return job if job in self._runs else None
@@ -262,7 +261,6 @@ class TerminationMessages:
         return speaks
 
     def hear(self, memory: HealthState, now_s: float) -> list[Order]:
-        """What the book orders because of what was said."""
         orders: list[Order] = []
         failed, self._failed = self._failed, []
         for pod in failed:

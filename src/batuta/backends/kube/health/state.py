@@ -64,7 +64,6 @@ class HealthState:
     """Nothing was remembered: what nodes say of themselves is all that is known."""
 
     def forget(self, node: NodeName) -> None:
-        """A node is gone for good."""
         self.book.remove_node(node)
         for table in (self.seen, self.conditions, self.figures, self.boots):
             table.pop(node, None)
@@ -135,7 +134,6 @@ _CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", _ConfigMap)
 
 
 async def load_state(api: Api, namespace: str, name: str) -> StoredState:
-    """What is stored now."""
     try:
         found = await api.get(_CONFIG_MAP, name, namespace)
     except NotFound:

@@ -59,7 +59,6 @@ class NodeMarks(NamedTuple):
 
 
 def marks_of(book: HealthStateMachine, node: NodeName, seen: int) -> NodeMarks:
-    """What follows from the book for one node."""
     member = book.members.get(node)
     places = range(WHOLE_NODE, 0 if member is None else member.gpus)
     found = {gpu: book.records[Target(node, gpu)] for gpu in places if Target(node, gpu) in book.records}
@@ -82,7 +81,6 @@ def taint_value(reason: str) -> str:
 
 
 def show(record: Record) -> dict[str, Any]:
-    """A record as it stands in the annotation of a node."""
     return {
         "state": record.state.value,
         "reason": record.reason,
@@ -172,7 +170,6 @@ def condition_body(node: NodeName, condition: Condition) -> dict[str, Any]:
 
 
 def has_condition(node: objects.Node, condition: Condition) -> bool:
-    """Whether a node says this already."""
     return any(
         (one.type, one.status, one.reason, one.message) == (OWN, *condition[:3]) for one in node.status.conditions
     )
@@ -289,7 +286,6 @@ class NodeMarker:
     _nodes: Mapping[str, objects.Node]
     _ask: AskFn
     _prefix: str
-    """Of the keys of its writes."""
     _doubtful: set[NodeName] = field(default_factory=set)
     """Nodes that may look otherwise than they shall."""
     _asked: dict[NodeName, tuple[NodeMarks, float]] = field(default_factory=dict)
@@ -301,7 +297,6 @@ class NodeMarker:
         return not self._doubtful
 
     def doubt(self, nodes: Iterable[NodeName]) -> None:
-        """These may have changed, or shall."""
         self._doubtful.update(nodes)
 
     def drive(self, memory: HealthState, now_s: float) -> tuple[bool, float]:

@@ -31,14 +31,12 @@ def values_yaml() -> str:
 
 
 def values_schema() -> str:
-    """What Helm refuses values by."""
     schema = Values.model_json_schema(by_alias=True)
     _drop_titles(schema)
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema, indent=2) + "\n"
 
 
 def values_table() -> str:
-    """The values as rows of a Markdown table."""
     rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in _leaves(Values(), "")]
     return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
 

@@ -54,7 +54,6 @@ class Templates:
     _texts: dict[str, Text] = field(default_factory=dict)
 
     def read(self, name: str, text: str) -> None:
-        """Adds a file, and what it defines."""
         self._texts[name] = _Reader(name, text, {**self.functions, "include": self.render}, self._texts).file()
 
     def render(self, name: str, data: Any) -> str:

@@ -64,7 +64,6 @@ def read_values(files: Sequence[Path], settings: Sequence[str]) -> Values:
 
 
 def overlaid(layers: Sequence[Mapping[str, Any]], locate: Locate = nowhere) -> Values:
-    """The defaults with each layer over those before it."""
     merged: Any = Values().model_dump(mode="json", by_alias=True)
     for layer in layers:
         merged = _over(merged, layer)

@@ -172,7 +172,6 @@ class JobType(Protocol):
     """One type of job. Everything is a function of its arguments. Batuta's own types inherit the defaults."""
 
     name: str
-    """As in `spec.jobType`."""
     watches: tuple[ChildKind, ...] = ()
     """Kinds to be watched, beside pods."""
 
@@ -188,9 +187,7 @@ class JobType(Protocol):
         """What depends on which members are there just now."""
         return FollowUp()
 
-    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
-        """What has become of the run."""
-        ...
+    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus: ...
 
     def replica_of(self, pod: Pod) -> int | None:
         """Which replica a pod is, by worker order of the placement; None for a launcher."""

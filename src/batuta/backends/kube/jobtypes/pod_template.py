@@ -27,7 +27,6 @@ LONGEST_HOST_LIST: Final = 16_384
 LONGEST_BYTES: Final = 32_768
 """And not more than this: a job of thousands of replicas would fill the API server's memory."""
 SHARED_DIR: Final = "/batuta"
-"""An emptyDir of the pod."""
 PROGRESS_FILE: Final = "/dev/stderr"
 """The operator does not see the files of a pod, but it reads its log."""
 CONTROL_DIR: Final = f"{SHARED_DIR}/control"
@@ -39,7 +38,6 @@ _NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 def host_of(job: UnifiedJob, name: str) -> str:
-    """The name of a pod of this job in the cluster's DNS."""
     return f"{name}.{job.metadata.name}.{job.metadata.namespace}.svc"
 
 
@@ -90,7 +88,6 @@ def run_env(job: UnifiedJob, run: Run) -> dict[str, str]:
 
 
 def rank_env(rank: str) -> dict[str, str]:
-    """What each replica has for itself."""
     return {"SKYPILOT_NODE_RANK": rank, "PET_NODE_RANK": rank, "RANK": rank, "BATUTA_REPLICA": rank}
 
 
@@ -134,7 +131,6 @@ _GPU_RESOURCES: Final = (*names.GPU_RESOURCES, names.SHARE_MEMORY, names.SHARE_C
 
 
 def labels_of(job: UnifiedJob, run: Run, role: str) -> dict[str, str]:
-    """By which the children of a job are found."""
     return {
         names.JOB_NAME: job.metadata.name,
         names.START: str(run.start),

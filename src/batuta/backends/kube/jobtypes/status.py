@@ -15,14 +15,12 @@ _LONGEST_MESSAGE: Final = 1024
 
 
 def members(pods: Iterable[Pod], run: Run, role: str = WORKER) -> list[Pod]:
-    """The pods of one role that belong to this start."""
     wanted = (str(run.start), role)
     labels = ((pod, pod.metadata.labels) for pod in pods)
     return [pod for pod, own in labels if (own.get(names.START), own.get(names.ROLE)) == wanted]
 
 
 def replica_by_label(pod: Pod, label: str = names.REPLICA_INDEX) -> int | None:
-    """The number in a label of a worker."""
     text = pod.metadata.labels.get(label, "")
     if pod.metadata.labels.get(names.ROLE) == LAUNCHER or not (text.isascii() and text.isdigit()):
         return None

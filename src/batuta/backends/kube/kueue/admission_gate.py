@@ -70,7 +70,6 @@ class KueueAdmissionGate:
         self._flavors: dict[str, KueueObject] = {}
         self._asking: dict[JobId, WorkloadRequest] = {}
         self._made_of: dict[JobId, object] = {}
-        """What `_asking` was made of."""
         self._pending: dict[JobId, None] = {}
         """Jobs whose Workload is not as it shall be yet."""
         self._gone: dict[str, UnifiedJob] = {}
@@ -235,7 +234,6 @@ SUSPENDED_BY_US: Final = "batuta.dev/suspended"
 
 
 def name_of(uj: UnifiedJob) -> str:
-    """Of its Workload."""
     meta = uj.metadata
     return workload_name(objects.OwnerReference(kind=names.KIND, name=meta.name, uid=meta.uid))
 

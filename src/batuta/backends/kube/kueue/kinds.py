@@ -95,7 +95,6 @@ def conditions(
 
 
 def updated(there: KueueObject, statements: Iterable[ConditionUpdate], now_s: float) -> list[dict[str, Any]]:
-    """The conditions of an object after these statements."""
     return conditions(statements, there.status.get("conditions") or (), there.metadata.generation, now_s)
 
 
@@ -105,7 +104,6 @@ def truths(listed: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The statement of a type; empty when there is none."""
     return next((one for one in _mappings(status.get("conditions")) if one.get("type") == kind), {})
 
 

@@ -23,11 +23,9 @@ from batuta.spec.quantity import show_milli
 ACTIVE: Final = "Active"
 _MEMORY: Final = "memory"
 LocalQueueKey = tuple[str, str]
-"""Namespace and name of a local queue."""
 
 
 def cluster_queue_status(use: QueueUse) -> dict[str, Any]:
-    """Without its conditions."""
     by_flavor: dict[str, list[dict[str, str]]] = {}
     for cell in use.flavors:
         flavor, resource = cell.flavor_resource
@@ -65,7 +63,6 @@ def cluster_queue_condition(use: QueueUse) -> ConditionUpdate:
 
 
 def local_queue_condition(door: LocalQueue, queue: QueueUse | None) -> ConditionUpdate:
-    """The same for a local queue."""
     if door.stop is not StopPolicy.NONE:
         return ConditionUpdate(ACTIVE, False, "Stopped", "LocalQueue is stopped")
     if queue is None:
@@ -114,12 +111,9 @@ class QueueStatusController:
         self._look = look
         self._is_stale = False
         self._look_s = -math.inf
-        """Not before this."""
         self._kinds: dict[Any, Kind[KueueObject]] = {}
-        """As the cluster has them."""
         self._wanted: dict[Place, Wanted] = {}
         self._written: dict[Place, tuple[Wanted, float]] = {}
-        """What was written last, and when."""
         self._is_dirty = False
         self._due_s = math.inf
 

@@ -47,7 +47,6 @@ class QuotaEventRecorder:
 
     _ask: AskFn
     _told: dict[str, str] = field(default_factory=dict)
-    """By uid: the sentence."""
 
     def tell(self, faults: Mapping[str, ObjectFault], now_s: float) -> None:
         """These are all faults that there are now, by uid of the object."""
@@ -99,7 +98,6 @@ class QuotaObjects:
         return before != (meta.generation, meta.deletion_timestamp)
 
     def priorities(self) -> dict[str, int]:
-        """The numbers behind the names of WorkloadPriorityClasses."""
         return {one.metadata.name: one.value for one in self._settings[kinds.WORKLOAD_PRIORITY_CLASS].values()}
 
     def all_of(self, kind: Kind[Any]) -> Mapping[str, KueueObject]:
@@ -153,7 +151,6 @@ class QuotaObjects:
         labels_of: Mapping[str, Mapping[str, str]],
         faults: dict[str, ObjectFault],
     ) -> Iterator[LocalQueue]:
-        """Local queues of namespaces that their ClusterQueue takes."""
         for local in local_queues:
             queue = quota.queue_of.get(local.cluster_queue)
             selector = None if queue is None else queue.namespaces
@@ -251,7 +248,6 @@ class QuotaController:
 
     @property
     def quota(self) -> Quota:
-        """As the World was told it."""
         return self._known
 
     def take(self, changed: Changed, now_s: float) -> None:
@@ -317,7 +313,6 @@ class QuotaController:
 
 
 def summary(quota: Quota) -> str:
-    """For the log."""
     counts = (
         (len(quota.cluster_queues), "cluster queue"),
         (len(quota.local_queues), "local queue"),

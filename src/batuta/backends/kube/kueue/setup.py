@@ -76,13 +76,11 @@ class QuotaObserver(Observer):
 
 
 def measure_usage(world: World) -> tuple[QuotaUse, dict[LocalQueueKey, Counter[tuple[str, str]]]]:
-    """What all queues use, and what each local queue does."""
     jobs = list(_uses(world))
     return measure(world.quota, jobs), usage_by_local_queue(jobs)
 
 
 def _uses(world: World) -> Iterator[JobUse]:
-    """All jobs, as quota sees them."""
     jobs, gpus = world.jobs, world.jobs.held
     for row, job in enumerate(jobs.jobs):
         has = jobs.placements[row] is not None
@@ -108,7 +106,6 @@ class QuotaControllers:
     queues: QueueStatusController | None = None
 
     def watch(self) -> Observer | None:
-        """None where nothing is shown."""
         if self.shown is None or self.queues is None:
             return None
         return QuotaObserver(self.shown, self.queues)

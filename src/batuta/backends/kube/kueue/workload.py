@@ -62,7 +62,6 @@ class WorkloadRequest:
 
 
 def reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
-    """An object of a kind as the controller of its Workload."""
     return objects.OwnerReference(
         api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
     )
@@ -126,7 +125,6 @@ def _slim(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def request_of_gang(owner: objects.OwnerReference, pod: objects.Pod, job: Job) -> WorkloadRequest:
-    """So many pods like this one, all or none."""
     main = {"name": MAIN, "count": job.replicas, "template": {"spec": _slim(msgspec.to_builtins(pod.spec))}}
     return WorkloadRequest(owner, pod.metadata.namespace, job.queue, job.priority, (main,))
 
@@ -199,7 +197,6 @@ def within(job: Job, given: AdmittedResources, flavors: Iterable[Mapping[str, An
 
 
 def toleration(one: Mapping[str, Any]) -> str:
-    """As the World writes it."""
     key = str(one.get("key") or cluster.EVERYTHING)
     said = key if one.get("operator") == "Exists" else f"{key}={one.get('value') or ''}"
     return f"{said}:{one['effect']}" if one.get("effect") else said
@@ -261,7 +258,6 @@ class WorkloadState:
 
 
 def workload_state(world: World, row: int, decision: Decision | None) -> WorkloadState:
-    """Of one row of the job table."""
     job = world.jobs.jobs[row]
     gpus = int(world.jobs.held[row])
     way = world.quota.way(job.namespace, job.queue)
@@ -276,5 +272,4 @@ def workload_state(world: World, row: int, decision: Decision | None) -> Workloa
 
 
 def amount(job: Job, resource: str, gpus: int) -> str:
-    """What a job uses of a resource, as a quantity."""
     return show_milli(demand(job, resource, gpus), is_bytes=resource == "memory")

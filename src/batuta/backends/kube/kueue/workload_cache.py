@@ -31,9 +31,7 @@ class WorkloadCache:
 
     def __init__(self, ask: AskFn, rate: RateLimit | None = None) -> None:
         self.is_served = False
-        """Whether the cluster knows Workloads."""
         self.shown: dict[str, KueueObject] = {}
-        """By `namespace/name`."""
         self._kind: Kind[KueueObject] = WORKLOAD
         self._ask = ask
         self._rate = rate or RateLimit(PER_S, BURST)

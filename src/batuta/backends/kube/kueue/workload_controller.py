@@ -68,14 +68,12 @@ class WorkloadController:
         self._observed = observed
         self._jobs: dict[JobId, _PublishedWorkload] = {}
         self._job_of: dict[str, JobId] = {}
-        """By key of a Workload."""
         self._pending: dict[JobId, None] = {}
         self._later: dict[JobId, float] = {}
         """When other numbers may be written."""
         self._due_s = math.inf
 
     def note(self, standing: WorkloadState) -> None:
-        """How a job stands now."""
         job = standing.job.id
         shown = self._jobs.get(job)
         if shown is not None and shown.standing == standing:
@@ -86,7 +84,6 @@ class WorkloadController:
         self._pending[job] = None
 
     def ended(self, job: JobId, state: JobState, detail: str) -> None:
-        """A job is over."""
         shown = self._jobs.get(job)
         if shown is not None:
             shown.end = state, detail

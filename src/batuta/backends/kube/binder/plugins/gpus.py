@@ -142,7 +142,6 @@ class GpuShare(Plugin):
         return peaceful
 
     def _best(self, good: Flags, cluster: Cluster, rows: Rows) -> Floats:
-        """The score of the best card of each row."""
         full = cluster.gpu_table.full[rows]
         score = full if self.order == "bin_pack" else 1.0 - full
         best: Floats = np.maximum.reduce(np.where(good, score, 0.0), axis=1)
@@ -192,7 +191,6 @@ class Utilisation(Plugin):
         return self.basic / total, self.measured / total, self.allocated / total
 
     def _worth(self, cluster: Cluster, rows: Rows) -> Floats:
-        """How good the model is that a node's labels name."""
         worth = np.full(len(rows), UNKNOWN)
         for label in reversed(names.GPU_PRODUCT_LABELS) if self.models else ():
             column = cluster.nodes.label(label)

@@ -63,7 +63,6 @@ class NodeAffinity(Plugin):
 
 
 def matching_rows(cls: PodClass, cluster: Cluster, rows: Rows) -> Flags:
-    """Which rows a pod may go to by its node affinity alone."""
     return NodeAffinity().filter(Need(cls), cluster, rows)
 
 

@@ -97,7 +97,6 @@ def _per_domain(codes: Codes, per_node: Ints) -> Ints:
 
 
 def _in_domain(codes: Codes, rows: Rows, per_domain: Ints) -> Flags:
-    """Which rows lie in a domain with a count above 0."""
     own = codes[rows]
     inside: Flags = (own != MISSING) & (per_domain[np.maximum(own, 0)] > 0)
     return inside

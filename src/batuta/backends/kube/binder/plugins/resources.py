@@ -91,7 +91,6 @@ class Resources(Plugin):
 
 
 def room(need: Need, cluster: Cluster, rows: Rows) -> Ints:
-    """How many pods of a kind the resources of each row have room for."""
     ask = cluster.nodes.ask(need.cls.requests)
     count: Ints = (np.maximum(cluster.nodes.free[ask.lines, rows], 0) // ask.amounts).min(axis=0)
     return count

@@ -70,7 +70,6 @@ class Taints(Plugin):
 
 
 def untolerated(taints: tuple[Taint, ...], tolerations: tuple[Tolerance, ...]) -> Taint | None:
-    """The first taint that keeps the pod away."""
     return next((one for one in taints if one.effect in _HARD and not _tolerated(one, tolerations)), None)
 
 
@@ -90,7 +89,6 @@ def _tolerated(taint: Taint, tolerations: tuple[Tolerance, ...] | list[Tolerance
 
 
 def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], float]) -> Floats:
-    """One judgement for all nodes that have the same taints."""
     numbers = cluster.nodes.taint_set[rows]
     table = np.zeros(len(cluster.nodes.taint_sets))
     for number in set(numbers.tolist()):

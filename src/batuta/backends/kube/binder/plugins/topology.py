@@ -82,7 +82,6 @@ def outwards(tree: Tree, level: str, required: bool) -> Iterator[str]:
 
 
 def most_room(tree: Tree, level: str, cluster: Cluster, view: NodeScores) -> int:
-    """How many members the roomiest domain could take at most."""
     codes, labels = tree.codes(level)
     return int(_room(view, cluster, codes, len(labels)).max(initial=0))
 
