@@ -6,9 +6,11 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
@@ -375,3 +377,11 @@ class Batch(_Base):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
+
+
+def decode_annotation(text: str, kind: type[T], empty: T) -> T:
+    """The JSON of an annotation; text that cannot be read says nothing, as does none."""
+    try:
+        return msgspec.json.decode(text.encode(), type=kind) if text else empty
+    except msgspec.MsgspecError:
+        return empty

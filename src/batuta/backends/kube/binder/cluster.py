@@ -293,12 +293,9 @@ class Cluster:
         row = self.nodes.row.get(node)
         named = set() if row is None else set(self.gpu_table.ill_ones(row))
         unnamed = cpus_milli = memory_bytes = 0
-        for key, assigned in self._by_node.get(node, {}).items():
-            if key in ours:
-                named.difference_update(assigned.holding.gpus)
-        for key, assigned in self._by_node.get(node, {}).items():
-            if key in ours:
-                continue
+        here = self._by_node.get(node, {})
+        named.difference_update(*(assigned.holding.gpus for key, assigned in here.items() if key in ours))
+        for assigned in (assigned for key, assigned in here.items() if key not in ours):
             named.update(assigned.holding.gpus)
             unnamed += max(0, assigned.holding.number - len(assigned.holding.gpus))
             for name, value in assigned.requests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,20 +40,12 @@ def gpus_of_node(node: objects.Node) -> tuple[GpuCapacity, ...]:
 
 def unhealthy_gpus(annotations: Mapping[str, str]) -> dict[int, str]:
     """The GPUs that health has taken out of service, and why; what cannot be read says nothing."""
-    text = annotations.get(names.ILL_GPUS, "")
-    try:
-        told: dict[str, str] = _decode_ill(text.encode()) if text else {}
-    except msgspec.MsgspecError:
-        return {}
+    told = objects.decode_annotation(annotations.get(names.ILL_GPUS, ""), dict[str, str], {})
     return {int(gpu): why for gpu, why in told.items() if gpu.isdecimal() and len(gpu) < 5}
 
 
 def _from_annotation(text: str) -> tuple[GpuCapacity, ...]:
-    """What cannot be read says nothing."""
-    try:
-        told = {card.index: card for card in _decode(text.encode())} if text else {}
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return ()
+    told = {card.index: card for card in objects.decode_annotation(text, list[_ReportedGpu], [])}
     if not told or min(told) < 0 or max(told) >= _MOST_CARDS:
         return ()
     # A number that is not told of is no card: nothing may be given of it.
@@ -91,10 +83,6 @@ class _ReportedGpu(msgspec.Struct):
     memory: int = 0
     compute: int = WHOLE_COMPUTE
     illness: str = ""
-
-
-_decode: Any = msgspec.json.Decoder(list[_ReportedGpu]).decode
-_decode_ill: Any = msgspec.json.Decoder(dict[str, str]).decode
 
 
 UNKNOWN: Final = 0.5
@@ -172,12 +160,10 @@ class GpuTable:
             self.resize(0, count)
         self.exists[row] = np.arange(self.exists.shape[1]) < count
         self.sharable[row] = False
-        for table in (self.memory_mib, self.compute, self.ill):
+        values = np.array(cards, np.int64).reshape(count, 3).T
+        for table, line in zip((self.memory_mib, self.compute, self.ill), values, strict=True):
             table[row] = 0
-        if cards:
-            self.memory_mib[row, :count] = [card.memory_mib for card in cards]
-            self.compute[row, :count] = [card.compute_percent for card in cards]
-            self.ill[row, :count] = [card.is_ill for card in cards]
+            table[row, :count] = line
         self.count[row] = count
         for gpu in range(self.exists.shape[1]):
             self._settle(row, gpu)

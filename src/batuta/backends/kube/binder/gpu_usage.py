@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from batuta.backends.kube import objects
 from batuta.backends.kube.binder.gpu_table import UNKNOWN
 from batuta.backends.kube.binder.node_table import Floats, Rows, padded
 
@@ -31,9 +32,6 @@ class _Report(msgspec.Struct):
 
     time: float
     gpus: list[_Gpu] = []
-
-
-_decode: Final[Any] = msgspec.json.Decoder(_Report).decode
 
 
 class GpuUsage:
@@ -92,10 +90,7 @@ class GpuUsage:
         return self.now_s // STEP_S * STEP_S
 
     def _read(self, row: int, text: str) -> None:
-        try:
-            found = _decode(text.encode())
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            return
+        found = objects.decode_annotation(text, _Report, _Report(-math.inf))
         # A GPU that cannot tell (it fell off the bus) is not known to be idle.
         told = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
         gpus = {index: value for index, value in told.items() if 0 <= index < _MOST_GPUS}

@@ -225,13 +225,12 @@ class PortTable:
 
     def take(self, row: int, ports: Iterable[HostPort], sign: int) -> None:
         """Takes ports (`sign` 1), or gives them back (-1)."""
+        held = self.by_row.setdefault(row, Counter())
         for port in ports:
-            held = self.by_row.setdefault(row, Counter())
             held[port] += sign
-            if not held[port]:
-                del held[port]
-            if not held:
-                del self.by_row[row]
+        self.by_row[row] = +held
+        if not self.by_row[row]:
+            del self.by_row[row]
 
     def clash(self, row: int, wanted: Iterable[HostPort]) -> HostPort | None:
         held = self.by_row.get(row)

@@ -92,17 +92,11 @@ def pod_requests(pod: objects.Pod) -> dict[str, int]:
 def is_resized(pod: objects.Pod) -> bool:
     """Whether something else is in force on the node than what the spec says."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    if not any(one.resources is not None for one in statuses):
+    stated = [(one.name, one.resources.requests, one.allocated_resources) for one in statuses if one.resources]
+    if not stated:
         return False
     specs = {one.name: one.resources.requests for one in (*pod.spec.init_containers, *pod.spec.containers)}
-    return any(
-        one.resources is not None
-        and (
-            one.resources.requests != specs.get(one.name)
-            or (one.allocated_resources and one.allocated_resources != specs.get(one.name))
-        )
-        for one in statuses
-    )
+    return any(specs.get(name) != had or (given and specs.get(name) != given) for name, had, given in stated)
 
 
 def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
@@ -118,16 +112,8 @@ def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
 
 def host_ports(spec: objects.PodSpec) -> tuple[HostPort, ...]:
     lasting = [one for one in spec.init_containers if one.restart_policy == ALWAYS]
-    return tuple(
-        sorted(
-            {
-                HostPort(port.host_ip or ANY_ADDRESS, port.protocol or "TCP", port.host_port)
-                for one in (*lasting, *spec.containers)
-                for port in one.ports
-                if port.host_port > 0
-            }
-        )
-    )
+    ports = [port for one in (*lasting, *spec.containers) for port in one.ports if port.host_port > 0]
+    return tuple(sorted({HostPort(one.host_ip or ANY_ADDRESS, one.protocol or "TCP", one.host_port) for one in ports}))
 
 
 def is_guaranteed(spec: objects.PodSpec) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -101,10 +100,8 @@ class Api:
         await self.transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.transport.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self.transport.__aexit__(*error)
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return _decoded(kind, await self.transport.request("get", "GET", kind.path(namespace, name)))

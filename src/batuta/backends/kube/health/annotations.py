@@ -9,7 +9,8 @@ Conditions of the kubelet are left out, because the scheduler reads readiness by
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -52,10 +53,7 @@ def write_notes(notes: Iterable[NodeNote]) -> str:
 
 def read_notes(text: str) -> tuple[NodeNote, ...]:
     """The notes of an annotation in the order of their numbers; what cannot be read says nothing."""
-    try:
-        found = _decode_notes(text.encode()) if text else []
-    except msgspec.MsgspecError:
-        return ()
+    found = objects.decode_annotation(text, list[NodeNote], [])
     known = {note.n: note for note in found if note.n > 0 and note.source in _SOURCES}
     return tuple(note for _, note in sorted(known.items()))
 
@@ -63,9 +61,6 @@ def read_notes(text: str) -> tuple[NodeNote, ...]:
 def read_seen(text: str) -> int:
     """The number of the last note that is dealt with; 0 where nothing is."""
     return int(text) if text.isdecimal() and len(text) < 20 else 0
-
-
-_decode_notes: Any = msgspec.json.Decoder(list[NodeNote]).decode
 
 
 MOST_GPUS: Final = 1024
@@ -79,10 +74,7 @@ def write_figures(found: Mapping[int, Values]) -> str:
 
 def read_figures(text: str) -> dict[int, dict[Figure, int]]:
     """The figures by GPU. Unreadable text and unknown figures are left out."""
-    try:
-        plain: dict[str, dict[str, int]] = _decode_figures(text.encode()) if text else {}
-    except msgspec.MsgspecError:
-        return {}
+    plain = objects.decode_annotation(text, dict[str, dict[str, int]], {})
     known = {int(gpu): told for gpu, told in plain.items() if gpu.isdecimal() and len(gpu) < 5}
     return {
         gpu: {Figure(name): value for name, value in told.items() if name in _NAMES and value >= 0}
@@ -92,7 +84,6 @@ def read_figures(text: str) -> dict[int, dict[Figure, int]]:
 
 
 _NAMES: Final = frozenset(Figure)
-_decode_figures: Any = msgspec.json.Decoder(dict[str, dict[str, int]]).decode
 
 
 class ComponentHealth(msgspec.Struct, kw_only=True):
@@ -138,25 +129,15 @@ class NodeHealth(msgspec.Struct, kw_only=True):
 
 def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
     """What a node says of its health; what cannot be read says nothing."""
-    text = annotations.get(names.HEALTH, "")
-    try:
-        found: NodeHealth = _decode_health(text.encode()) if text else NodeHealth()
-    except msgspec.MsgspecError:
-        return NodeHealth()
-    return found
+    return objects.decode_annotation(annotations.get(names.HEALTH, ""), NodeHealth, NodeHealth())
 
 
 def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:
     found: dict[int, Record] = {}
     for gpu, shown in read_node_health(annotations).by_gpu().items():
-        try:
+        with suppress(ValueError):
             found[gpu] = shown.record()
-        except ValueError:
-            continue
     return found
-
-
-_decode_health: Any = msgspec.json.Decoder(NodeHealth).decode
 
 
 OWN: Final = "BatutaUnhealthy"

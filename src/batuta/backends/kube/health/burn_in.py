@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -137,24 +137,19 @@ _log = logging.getLogger(__name__)
 _SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
+@dataclass(slots=True, eq=False)
 class BurnInController:
     """Level-triggered: a target that is to be burnt in has one pod, and nothing else has."""
 
-    def __init__(
-        self,
-        options: BurnInOptions,
-        gpu_resources: Sequence[str],
-        nodes: Mapping[str, objects.Node],
-        guests: Callable[[NodeName], Iterable[objects.Pod]],
-        ask: AskFn,
-    ) -> None:
-        self._options = options
-        self._gpu_resources = tuple(gpu_resources)
-        self._nodes = nodes
-        self._guests = guests
-        self._ask = ask
-        self._pods: dict[str, objects.Pod] = {}
-        self._warned = False
+    _options: BurnInOptions
+    _gpu_resources: Sequence[str]
+    _nodes: Mapping[str, objects.Node]
+    _guests: Callable[[NodeName], Iterable[objects.Pod]]
+    """The pods that are on a node."""
+    _ask: AskFn
+    _pods: dict[str, objects.Pod] = field(default_factory=dict)
+    """By the mark of their attempt."""
+    _warned: bool = False
 
     def see(self, pod: objects.Pod, is_gone: bool) -> bool:
         """A pod has come, changed or gone; whether it is a burn-in."""

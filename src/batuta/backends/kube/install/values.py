@@ -66,11 +66,9 @@ class Agent(Settings):
         description="run an agent on every node with GPUs; it sees the node's processes (hostPID), so the "
         "namespace must allow privileged pods",
     )
-    interval_seconds: Annotated[int, Field(ge=1, le=60)] = Field(
-        default=1, description="time between looks at the GPUs"
-    )
-    report_every_seconds: Annotated[int, Field(ge=5, le=60)] = Field(
-        default=30, description="time between reports; the binder forgets one after 90 s"
+    interval_seconds: int = Field(default=1, ge=1, le=60, description="time between looks at the GPUs")
+    report_every_seconds: int = Field(
+        default=30, ge=5, le=60, description="time between reports; the binder forgets one after 90 s"
     )
     metrics_port: Port = Field(default=9477, description="port of its metrics and probes")
     dcgm_url: Annotated[str, StringConstraints(pattern=r"^(https?://\S+)?$")] = Field(
@@ -111,10 +109,13 @@ class DevicePlugin(Settings):
         description="who holds containers to their shares: preload (a library), mps, dmem (the kernel and "
         "MPS v3) or auto; mps and dmem run privileged",
     )
-    memory_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
-        default=100, description="how much of each GPU's memory is given out; beyond 100 is over-allocation"
+    memory_percent: int = Field(
+        default=100,
+        ge=100,
+        le=1000,
+        description="how much of each GPU's memory is given out; beyond 100 is over-allocation",
     )
-    compute_percent: Annotated[int, Field(ge=100, le=1000)] = Field(default=100, description="the same for compute")
+    compute_percent: int = Field(default=100, ge=100, le=1000, description="the same for compute")
     library: str = Field(
         default="/usr/local/lib/batuta/libbatuta-share.so",
         description="the share library in the image; empty compiles it, which takes a compiler there",
@@ -326,9 +327,7 @@ class Values(Settings):
     image_pull_secrets: list[NamedObject] = Field(
         default=[], description="Secrets to fetch the image with, as {name: …}"
     )
-    replicas: Annotated[int, Field(ge=0, le=9)] = Field(
-        default=2, description="one leads, the others wait for its Lease; 0 parks Batuta"
-    )
+    replicas: int = Field(default=2, ge=0, le=9, description="one leads, the others wait for its Lease; 0 parks Batuta")
     namespaces: list[DnsLabel] = Field(
         default=[], description="where jobs may be, and where the operator may write; empty means everywhere"
     )
@@ -343,9 +342,7 @@ class Values(Settings):
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
     open_metrics: bool = Field(default=True, description="/metrics needs no token")
-    metrics_per_job: Annotated[int, Field(ge=0)] = Field(
-        default=50, description="how many jobs have metrics of their own; 0 for none"
-    )
+    metrics_per_job: int = Field(default=50, ge=0, description="how many jobs have metrics of their own; 0 for none")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="what the operator tells of itself")
     resources: Resources = Field(default=_resources("500m", "512Mi", "2Gi"), description="what a replica asks for")
     priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
@@ -52,29 +52,23 @@ _COMES_BACK: Final = ("Preempted", "NodeFailures")
 """Reasons of an eviction after which Kueue queues a Workload again at once; otherwise it says when."""
 
 
+@dataclass(slots=True, eq=False)
 class KueueAdmissionGate:
     """The gate of UnifiedJobs, and their Workloads. For the engine's thread."""
 
-    def __init__(
-        self,
-        cache: WorkloadCache,
-        runs: Mapping[JobId, JobReconciler],
-        touch: Callable[[JobId], None],
-        priorities: dict[str, int],
-    ) -> None:
-        """`priorities` is kept up to date: the numbers of WorkloadPriorityClasses by name."""
-        self._cache = cache
-        self._runs = runs
-        self._touch = touch
-        self._priorities = priorities
-        self._flavors: dict[str, KueueObject] = {}
-        self._asking: dict[JobId, WorkloadRequest] = {}
-        self._made_of: dict[JobId, object] = {}
-        self._pending: dict[JobId, None] = {}
-        """Jobs whose Workload is not as it shall be yet."""
-        self._gone: dict[str, UnifiedJob] = {}
-        """By uid: jobs that were deleted, whose pods or Workload may still be there."""
-        self._due_s = math.inf
+    _cache: WorkloadCache
+    _runs: Mapping[JobId, JobReconciler]
+    _touch: Callable[[JobId], None]
+    _priorities: dict[str, int]
+    """The numbers of WorkloadPriorityClasses by name, which the gate keeps up to date."""
+    _flavors: dict[str, KueueObject] = field(default_factory=dict)
+    _asking: dict[JobId, WorkloadRequest] = field(default_factory=dict)
+    _made_of: dict[JobId, object] = field(default_factory=dict)
+    _pending: dict[JobId, None] = field(default_factory=dict)
+    """Jobs whose Workload is not as it shall be yet."""
+    _gone: dict[str, UnifiedJob] = field(default_factory=dict)
+    """By uid: jobs that were deleted, whose pods or Workload may still be there."""
+    _due_s: float = math.inf
 
     def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
         self._pending[uj.id] = None

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -102,20 +102,20 @@ MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Ma
 """What is used now, also by each local queue."""
 
 
+@dataclass(slots=True, eq=False)
 class QueueStatusController:
     """Told when something may be used otherwise; looks from time to time. For the engine's thread."""
 
-    def __init__(self, ask: AskFn, objects: QuotaObjects, look: MeasureUsage) -> None:
-        self._ask = ask
-        self._objects = objects
-        self._look = look
-        self._is_stale = False
-        self._look_s = -math.inf
-        self._kinds: dict[Any, Kind[KueueObject]] = {}
-        self._wanted: dict[Place, Wanted] = {}
-        self._written: dict[Place, tuple[Wanted, float]] = {}
-        self._is_dirty = False
-        self._due_s = math.inf
+    _ask: AskFn
+    _objects: QuotaObjects
+    _look: MeasureUsage
+    _is_stale: bool = False
+    _look_s: float = -math.inf
+    _kinds: dict[Any, Kind[KueueObject]] = field(default_factory=dict)
+    _wanted: dict[Place, Wanted] = field(default_factory=dict)
+    _written: dict[Place, tuple[Wanted, float]] = field(default_factory=dict)
+    _is_dirty: bool = False
+    _due_s: float = math.inf
 
     def doubt(self) -> None:
         """Something has been decided: more or less may be used now."""
@@ -171,10 +171,9 @@ class QueueStatusController:
         there = self._there(place)
         if there is None:
             return True
-        mine = ("Active", "True" if said.is_true else "False", said.reason)
-        return mine in truths(there.status.get("conditions")) and all(
-            (there.status.get(key) or _nothing(value)) == value for key, value in status.items()
-        )
+        if (ACTIVE, str(said.is_true), said.reason) not in truths(there.status.get("conditions")):
+            return False
+        return all((there.status.get(key) or _nothing(value)) == value for key, value in status.items())
 
     def _write(self, place: Place, wanted: Wanted, now_s: float) -> None:
         there, (status, said) = self._there(place), wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
@@ -59,19 +59,19 @@ class _PublishedWorkload:
     written_s: float = -math.inf
 
 
+@dataclass(slots=True, eq=False)
 class WorkloadController:
     """Gets the state of jobs after each decision. For the engine's thread."""
 
-    def __init__(self, cache: WorkloadCache, runs: Mapping[JobId, JobReconciler], observed: ObjectCache) -> None:
-        self._cache = cache
-        self._runs = runs
-        self._observed = observed
-        self._jobs: dict[JobId, _PublishedWorkload] = {}
-        self._job_of: dict[str, JobId] = {}
-        self._pending: dict[JobId, None] = {}
-        self._later: dict[JobId, float] = {}
-        """When other numbers may be written."""
-        self._due_s = math.inf
+    _cache: WorkloadCache
+    _runs: Mapping[JobId, JobReconciler]
+    _observed: ObjectCache
+    _jobs: dict[JobId, _PublishedWorkload] = field(default_factory=dict)
+    _job_of: dict[str, JobId] = field(default_factory=dict)
+    _pending: dict[JobId, None] = field(default_factory=dict)
+    _later: dict[JobId, float] = field(default_factory=dict)
+    """When other numbers may be written."""
+    _due_s: float = math.inf
 
     def note(self, standing: WorkloadState) -> None:
         job = standing.job.id

@@ -51,9 +51,8 @@ class Cluster:
         for kind in watched_kinds(CONFIG):
             self._inbox.put(Changed(kind, (), kinds.VERSION))
         world = World()
-        backend, _, desks = kube_backend(world, self._inbox, cast(WriteWorkers, self), CONFIG, lambda: self.now_s)
+        backend, _, shown = kube_backend(world, self._inbox, cast(WriteWorkers, self), CONFIG, lambda: self.now_s)
         live = Live(Requests(backend.wake), profile_for, threading.RLock())
-        shown = desks.watch()
         assert shown is not None
         outlook = OutlookObserver(backend.reconciler, lambda: self.now_s)
         observers = Observers(NoFence(), [("jobs", outlook), ("queues", shown)])
