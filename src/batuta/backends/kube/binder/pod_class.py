@@ -114,8 +114,8 @@ def _key(pod: objects.Pod) -> bytes:
 
 def read_class(pod: objects.Pod) -> PodClass:
     """What the pod's spec asks for, whatever is or was in force on a node."""
-    spec = pod.spec
-    asked = pod_requests(objects.Pod(metadata=pod.metadata, spec=_unbound(spec)))
+    spec = msgspec.structs.replace(pod.spec, node_name="")
+    asked = pod_requests(objects.Pod(metadata=pod.metadata, spec=spec))
     affinity = spec.affinity or objects.Affinity()
     node = affinity.node_affinity or objects.NodeAffinity()
     required = node.required_during_scheduling_ignored_during_execution
@@ -140,10 +140,6 @@ def read_class(pod: objects.Pod) -> PodClass:
         aligned=aligned_pod(containers),
         aligned_containers=containers,
     )
-
-
-def _unbound(spec: objects.PodSpec) -> objects.PodSpec:
-    return msgspec.structs.replace(spec, node_name="") if spec.node_name else spec
 
 
 def _terms(required: objects.NodeSelector) -> tuple[NodeTerm, ...]:

@@ -212,7 +212,7 @@ class Api:
 
     async def create(self, kind: Kind[T], body: Body, namespace: str = "", *, dry_run: bool = False) -> T:
         """A new object. Never tried twice unless the server says that it did not try: `apply` may be."""
-        path = kind.path(namespace) + query(fieldManager=self.manager, dryRun=_dry(dry_run))
+        path = kind.path(namespace) + query(fieldManager=self.manager, dryRun="All" if dry_run else "")
         return _decoded(kind, await self.transport.request("create", "POST", path, _encode(body)))
 
     async def apply(
@@ -223,7 +223,6 @@ class Api:
         manager: str = "",
         force: bool = False,
         subresource: str = "",
-        dry_run: bool = False,
     ) -> T:
         """Sees to it that an object has these fields (server-side apply), creating it where it is not there.
 
@@ -232,7 +231,7 @@ class Api:
         """
         metadata = body["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource) + query(
-            fieldManager=manager or self.manager, force="true" if force else "", dryRun=_dry(dry_run)
+            fieldManager=manager or self.manager, force="true" if force else ""
         )
         whole = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         got = await self.transport.request("apply", "PATCH", path, _encode(whole), content_type=_APPLY, again=True)
@@ -258,9 +257,9 @@ class Api:
     async def patch_status(self, kind: Kind[T], name: str, status: Body, namespace: str = "") -> T:
         return await self.patch(kind, name, {"status": status}, namespace, subresource="status")
 
-    async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = "") -> T:
+    async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "") -> T:
         """Replaces an object; with a `metadata.resourceVersion` only the version that we know."""
-        path = kind.path(namespace, name, subresource) + query(fieldManager=self.manager)
+        path = kind.path(namespace, name) + query(fieldManager=self.manager)
         return _decoded(kind, await self.transport.request("update", "PUT", path, _encode(body), again=True))
 
     async def delete(
@@ -311,7 +310,3 @@ def _decoded(kind: Kind[T], got: bytes) -> T:
         return kind.decode(got)
     except msgspec.MsgspecError as error:
         raise Unreadable(f"the {kind.name} that the API server sent is malformed: {error}") from error
-
-
-def _dry(dry_run: bool) -> str:
-    return "All" if dry_run else ""

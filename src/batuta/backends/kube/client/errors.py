@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -136,9 +137,11 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
 def error_from(said: Status, status: int = 0, retry_after: str | None = None) -> ApiError:
     """The error that a Status stands for, as an answer or in the middle of a watch."""
     status = status or said.code
-    retry_after_s = _seconds(retry_after)
-    if retry_after_s is None and said.details and said.details.retry_after_seconds:
+    retry_after_s: float | None = None
+    if said.details and said.details.retry_after_seconds:
         retry_after_s = float(said.details.retry_after_seconds)
+    with suppress(ValueError):  # a date in the header is not worth reading, the back-off does as well
+        retry_after_s = max(0.0, float(retry_after)) if retry_after else retry_after_s
     return _class_of(status, said.reason)(
         said.message or said.reason or f"the API server answered {status}",
         status=status,
@@ -156,11 +159,3 @@ def _class_of(status: int, reason: str) -> type[ApiError]:
     if status in _INVALID:
         return Invalid
     return _BY_STATUS.get(status, ApiError)
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """The seconds of a Retry-After header; a date in it is not worth reading, the back-off does as well."""
-    try:
-        return max(0.0, float(retry_after)) if retry_after else None
-    except ValueError:
-        return None

@@ -103,18 +103,16 @@ class Kind(Generic[T]):
 
 def segment(text: str) -> str:
     """One segment of a path: a name from outside never reaches into the next."""
-    return text if text.isascii() and text.replace("-", "").isalnum() else _quoted(text)
+    if text.isascii() and text.replace("-", "").isalnum():
+        return text
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _quoted(text: str) -> str:
-    quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
 
 
 raw_list_decoder: Final = msgspec.json.Decoder(Envelope[msgspec.Raw])

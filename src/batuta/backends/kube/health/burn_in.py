@@ -186,7 +186,9 @@ class BurnInController:
 
     def _begin(self, attempt: Attempt, now_s: float) -> None:
         node = self._nodes.get(attempt.target.node)
-        if node is None or not _is_ready(node) or self._in_use(attempt.target):
+        if node is None or self._in_use(attempt.target):
+            return
+        if any(one.type == "Ready" and one.status != "True" for one in node.status.conditions):
             return
         if not self._options.image:
             if not self._warned:
@@ -217,10 +219,6 @@ def _attempts(book: HealthStateMachine) -> Iterator[Attempt]:
     for target, record in sorted(book.records.items()):
         if record.state is State.BURN_IN and not record.held:
             yield Attempt(target, record.since_s)
-
-
-def _is_ready(node: objects.Node) -> bool:
-    return next((one.status for one in node.status.conditions if one.type == "Ready"), "True") == "True"
 
 
 async def _create(body: dict[str, Any], api: Api) -> None:

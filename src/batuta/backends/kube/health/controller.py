@@ -275,18 +275,13 @@ class HealthController:
                 self._is_waiting = self._context.writes.ask(_LOAD, self._read_again, now_s)
         elif written.key == _LOAD:
             self._is_waiting = False
-            if written.error is None:
-                self._begin_anew()
+            if written.error is None:  # another memory than ours counts; what is not in it, nodes still say
+                self.memory = self._recall(self._stored) if self._stored.text else self.memory
+                self._is_unsaved, self._dirty, self._tick_s = not self._stored.text, None, -math.inf
 
     def suspect(self, node: NodeName, job: JobId, why: str) -> None:
         """Who watches a job thinks that a node holds it up. For any thread; it is heard at the next turn."""
         self._suspects.put((node, job, why))
-
-    def _begin_anew(self) -> None:
-        """Another memory than ours counts. What is not in it, nodes still say."""
-        if self._stored.text:
-            self.memory = self._recall(self._stored)
-        self._is_unsaved, self._dirty, self._tick_s = not self._stored.text, None, -math.inf
 
     async def _read_again(self, api: Api) -> None:
         self._stored = await load_state(api, self._options.namespace, self._options.memory_name)
@@ -392,19 +387,17 @@ class HealthController:
         if not self._is_due:
             self._tick_s = min(self._tick_s, again_s)
             return
-        self._events.tell(book.records, self._observed.nodes, now_s)
-        self.snapshot = self._take_snapshot()
+        nodes = self._observed.nodes
+        self._events.tell(book.records, nodes, now_s)
+        records = {target: book.look(target) for target in book.records}
+        alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
+        self.snapshot = Snapshot(records, dict(book.cordons), alerts, dict(self._found))
         closed = {target.node for target in book.out if target.gpu == WHOLE_NODE}
-        shut = {name for name in closed if _is_shut(self._observed.nodes.get(name))}
+        taints = {name: {one.key for one in nodes[name].spec.taints} for name in closed & nodes.keys()}
+        shut = {name for name, keys in taints.items() if names.UNHEALTHY in keys}
         is_left = self._evictor.drive(self.memory, shut, now_s) and shut == closed
         self._burn_ins.drive(book, now_s)
         self._is_due, self._tick_s = False, min(again_s, self._next_tick_s(is_left, now_s))
-
-    def _take_snapshot(self) -> Snapshot:
-        book = self.memory.book
-        records = {target: book.look(target) for target in book.records}
-        alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
-        return Snapshot(records, dict(book.cordons), alerts, dict(self._found))
 
     def _next_tick_s(self, is_left: bool, now_s: float) -> float:
         records = self.memory.book.records.values()
@@ -414,7 +407,3 @@ class HealthController:
         ends_s = min((one.ends_s for one in busy if one.state is State.PROBATION), default=math.inf)
         waits = not is_left or any(one.state is State.BURN_IN for one in busy)
         return min(max(ends_s, now_s), now_s + (_SOON_S if waits else _LOOK_AGAIN_S))
-
-
-def _is_shut(node: objects.Node | None) -> bool:
-    return node is not None and any(taint.key == names.UNHEALTHY for taint in node.spec.taints)

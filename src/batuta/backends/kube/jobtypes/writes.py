@@ -138,10 +138,11 @@ def holds(there: Any, wanted: Any) -> bool:
 
 def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) -> tuple[Write | None, bool]:
     meta = batch.metadata
-    old = _is_old(meta, run)
+    old, template = _is_old(meta, run), child.manifest["metadata"]["annotations"].get(names.TEMPLATE)
     if ending(batch) is not None and not old:
         return None, False  # it tells how the run ended
-    if old and (ending(batch) is not None or _has_other_template(child, meta) or batch.status.get("succeeded")):
+    has_other_template = template != meta.annotations.get(names.TEMPLATE)
+    if old and (ending(batch) is not None or has_other_template or batch.status.get("succeeded")):
         # It cannot run again, or not as it should: with another template, or with all of its replicas.
         return Delete(child.kind, meta.name, meta.uid), True
     if not old:
@@ -151,11 +152,6 @@ def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) ->
     if _is_active(batch, observed):
         return None, True
     return Patch(child.kind, meta.name, child.resume or {}), False
-
-
-def _has_other_template(child: Child, meta: Meta) -> bool:
-    wanted = child.manifest["metadata"]["annotations"].get(names.TEMPLATE)
-    return bool(wanted != meta.annotations.get(names.TEMPLATE))
 
 
 def _is_active(batch: Batch, observed: Observed) -> bool:

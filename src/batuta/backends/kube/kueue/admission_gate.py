@@ -81,7 +81,8 @@ class KueueAdmissionGate:
             flavors = [self._flavors[name].spec for name in given.flavors if name in self._flavors]
             job = within(asked.job, given, flavors)
             if job is not None and len(flavors) == len(given.flavors):
-                return GateResult(replace(asked, job=job), tolerations=_tolerations(flavors))
+                tolerations = tuple(one for flavor in flavors for one in flavor.get("tolerations") or ())
+                return GateResult(replace(asked, job=job), tolerations=tolerations)
         waiting = PendingReason(*self._why_not(workload, asking))
         if not is_inside:
             return GateResult(JobRequest(None), waiting)
@@ -249,7 +250,3 @@ def _still_fits(there: KueueObject, asking: WorkloadRequest, given: AdmittedReso
     least = next(one.get("minCount", one["count"]) for one in asking.pod_sets if one["name"] == MAIN)
     alike = [{key: one[key] for key in ("name", "template")} for one in asking.pod_sets]
     return given.replicas >= least and same_pods(there.spec, alike)
-
-
-def _tolerations(flavors: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(one for flavor in flavors for one in flavor.get("tolerations") or ())

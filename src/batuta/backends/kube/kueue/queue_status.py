@@ -173,7 +173,8 @@ class QueueStatusController:
             return True
         if (ACTIVE, str(said.is_true), said.reason) not in truths(there.status.get("conditions")):
             return False
-        return all((there.status.get(key) or _nothing(value)) == value for key, value in status.items())
+        # The API server leaves zeros and empty lists out of a status.
+        return all((there.status.get(key) or type(value)()) == value for key, value in status.items())
 
     def _write(self, place: Place, wanted: Wanted, now_s: float) -> None:
         there, (status, said) = self._there(place), wanted
@@ -189,8 +190,3 @@ class QueueStatusController:
             self._written[place] = wanted, now_s
         else:
             self._due_s = min(self._due_s, now_s + EVERY_S)
-
-
-def _nothing(value: Any) -> Any:
-    """What the API server leaves out of a status that has it."""
-    return 0 if isinstance(value, int) else []

@@ -49,7 +49,8 @@ class WorkloadCache:
             keys.append(key)
             if change.did is ChangeType.DELETED:
                 self.shown.pop(key, None)
-                self._forget(key)
+                for what in ("workload", "status", "spec", "delete"):
+                    self._sent.pop(f"{PREFIX}{what}/{key}", None)
             else:
                 self.shown[key] = change.object
         return keys
@@ -107,10 +108,6 @@ class WorkloadCache:
             self._is_late = True
         elif self._ask(key, do, now_s):
             self._sent[key] = meaning, now_s
-
-    def _forget(self, key: str) -> None:
-        for what in ("workload", "status", "spec", "delete"):
-            self._sent.pop(f"{PREFIX}{what}/{key}", None)
 
     def later_s(self, now_s: float) -> float:
         """When postponed writes may be tried again, a few at a time; never if none was postponed."""

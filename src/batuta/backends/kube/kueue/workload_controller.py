@@ -146,7 +146,7 @@ class WorkloadController:
         """Only for pods that name a queue."""
         pods = list(run.pods().values())
         first = min(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name), default=None)
-        if first is None or not _names_queue(first.metadata):
+        if first is None or first.metadata.labels.keys().isdisjoint((names.QUEUE_NAME, names.KUEUE_QUEUE_NAME)):
             return None
         owner = owner_of_gang(run.id, first, self._observed)
         return None if owner is None else request_of_gang(owner, first, shown.standing.job)
@@ -175,10 +175,6 @@ class WorkloadController:
             self._later.pop(job, None)
             if shown.asking is not None:
                 self._job_of.pop(shown.asking.key, None)
-
-
-def _names_queue(meta: objects.Meta) -> bool:
-    return names.QUEUE_NAME in meta.labels or names.KUEUE_QUEUE_NAME in meta.labels
 
 
 def _messages(listed: list[dict[str, Any]]) -> list[Any]:
