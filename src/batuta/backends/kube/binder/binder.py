@@ -6,7 +6,7 @@ The members of a group are reserved one after another; all are released if one o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -27,7 +27,6 @@ from batuta.backends.kube.binder.group import (
 from batuta.backends.kube.binder.node_scores import NodeScores, NodeScoresCache
 from batuta.backends.kube.binder.node_table import Rows
 from batuta.backends.kube.binder.plugin import Need, No
-from batuta.backends.kube.binder.plugins import topology
 from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from batuta.backends.kube.binder.plugins.topology import Tree
 from batuta.backends.kube.binder.profile import Profile, default_profile
@@ -43,6 +42,7 @@ class PlacementAttempt:
     _group: Group
     _cluster: Cluster
     _views: NodeScoresCache
+    _tree: Tree
     _share: GpuShare
     _deadline_s: float
     _reserved: dict[str, Binding] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class PlacementAttempt:
     def bindings(self) -> list[Binding]:
         return [self._reserved[member.key] for member in self._group.members]
 
-    def place(self, tree: topology.Tree) -> Refusal | None:
+    def place(self) -> Refusal | None:
         """Reserves a place for every member, or says why not and holds nothing."""
-        refusal = self._place_decided() or self._place_open(tree)
+        refusal = self._place_decided() or self._place_open()
         if refusal is not None:
             self._undo(set(self._reserved))
         return refusal
@@ -76,49 +76,36 @@ class PlacementAttempt:
         reasons = tuple(Why(no, count) for no, count in Counter(unfit.values()).most_common())
         return self._refusal(reasons, by_node=unfit)
 
-    def _place_open(self, tree: topology.Tree) -> Refusal | None:
+    def _place_open(self) -> Refusal | None:
         """Members that may go anywhere, or anywhere within one domain of the topology."""
         members = [member for member in self._group.members if not member.node]
-        within = self._group.within
+        within, tree = self._group.within, self._tree
         if within is None or not members:
             return self._place_among(members, None)
         if within.level not in tree.level_names:
-            return self._refusal((Why(topology.unknown_level(within.level, tree), 0),))
+            return self._refusal((Why(tree.unknown_level(within.level), 0),))
         required = within.mode == "Required"
-        for level in topology.outwards(tree, within.level, required):
-            for rows in islice(self._domains(tree, level, members), None if required else _CANDIDATES):
-                refusal = self._place_among(members, rows)
-                if refusal is None:
+        for level in tree.outwards(within.level, required):
+            wanted = Counter(self._views.need(member.pod, self._group) for member in members)
+            views = [self._views.fresh(need) for need in wanted]
+            for rows in islice(tree.domains(level, wanted, views), None if required else _CANDIDATES):
+                if self._place_among(members, rows) is None:
                     return None
                 self._undo({member.key for member in members})
         if not required:
             return self._place_among(members, None)
-        return self._place_nowhere(tree, within.level, members)
+        view = self._views.fresh(self._views.need(members[0].pod, self._group))
+        return self._refusal((Why(tree.no_domain(within.level, len(members), view), 0), *_reasons(view)))
 
     def _place_among(self, members: Sequence[Member], rows: Rows | None) -> Refusal | None:
         for member in members:
             need = self._views.need(member.pod, self._group)
-            view = self._views.of(need)
-            view.refresh()
+            view = self._views.fresh(need)
             row = view.best(rows)
             if row < 0:
                 return self._refusal(_reasons(view), pod=member.key, placed=len(self._reserved))
             self._reserve(member, need, row)
         return None
-
-    def _domains(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Iterator[Rows]:
-        wanted = Counter(self._views.need(member.pod, self._group) for member in members)
-        views = [self._views.of(need) for need in wanted]
-        for view in views:
-            view.refresh()
-        return topology.domains(tree, level, self._cluster, wanted, views)
-
-    def _place_nowhere(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Refusal:
-        view = self._views.of(self._views.need(members[0].pod, self._group))
-        view.refresh()
-        most = topology.most_room(tree, level, self._cluster, view)
-        no = topology.no_domain(level, len(members), most)
-        return self._refusal((Why(no, 0), *_reasons(view)))
 
     def _reserve(self, member: Member, need: Need, row: int) -> None:
         gpus = member.gpus or self._pick_gpus(need, row)
@@ -172,6 +159,7 @@ class Binder:
         bindings: list[Binding] = []
         refusals: list[Refusal] = []
         refused: dict[Hashable, Refusal] = {}
+        deadline_s = now_s + self.profile.assume_s
         for group in sorted(groups, key=queue_order):
             waits = may_try(group, self.cluster)
             if waits is not None:
@@ -183,8 +171,8 @@ class Binder:
                 known = refused[alike]
                 refusals.append(replace(known, group=group.key, pod=group.members[0].key if known.pod else ""))
                 continue
-            attempt = PlacementAttempt(group, self.cluster, self._views, self._share, now_s + self.profile.assume_s)
-            refusal = attempt.place(self._tree)
+            attempt = PlacementAttempt(group, self.cluster, self._views, self._tree, self._share, deadline_s)
+            refusal = attempt.place()
             if refusal is None:
                 bindings.extend(attempt.bindings)
                 continue

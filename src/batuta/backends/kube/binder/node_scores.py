@@ -175,6 +175,11 @@ class NodeScoresCache:
         own = bool(cls.near) and all(term.matches(who) for term in cls.near)
         return Need(cls, foes, own, group.load, group.single_numa)
 
+    def fresh(self, need: Need) -> NodeScores:
+        view = self.of(need)
+        view.refresh()
+        return view
+
     def of(self, need: Need) -> NodeScores:
         view = self._views.pop(need, None)
         if view is None:

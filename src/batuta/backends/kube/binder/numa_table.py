@@ -160,12 +160,11 @@ def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     """
     stated = spec.resources
     pinned = is_guaranteed(spec) and not (stated is not None and (stated.requests or stated.limits))
-    return tuple(
-        ContainerNeed(
-            tuple((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)), one.kept
-        )
-        for one in container_needs(spec)
-    )
+    needs = []
+    for one in container_needs(spec):
+        taken = ((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned))
+        needs.append(ContainerNeed(tuple(taken), one.kept))
+    return tuple(needs)
 
 
 def aligned_pod(containers: Iterable[ContainerNeed]) -> Needs:

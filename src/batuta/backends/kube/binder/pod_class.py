@@ -96,20 +96,13 @@ def _key(pod: objects.Pod) -> bytes:
     social = spec.topology_spread_constraints or (
         affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
     )
-    return _encode(
-        (
-            [(one.resources, one.ports, one.restart_policy) for one in spec.containers],
-            [(one.resources, one.ports, one.restart_policy) for one in spec.init_containers],
-            spec.overhead,
-            spec.resources,
-            spec.node_selector,
-            affinity,
-            spec.tolerations,
-            spec.topology_spread_constraints,
-            (pod.metadata.namespace, pod.metadata.labels) if social else None,
-            _is_soft(pod),
-        )
+    containers, inits = (
+        [(one.resources, one.ports, one.restart_policy) for one in some]
+        for some in (spec.containers, spec.init_containers)
     )
+    nodes = (spec.node_selector, affinity, spec.tolerations, spec.topology_spread_constraints)
+    who = (pod.metadata.namespace, pod.metadata.labels) if social else None
+    return _encode((containers, inits, spec.overhead, spec.resources, nodes, who, _is_soft(pod)))
 
 
 def read_class(pod: objects.Pod) -> PodClass:

@@ -102,12 +102,11 @@ def is_resized(pod: objects.Pod) -> bool:
 def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     """Containers in the order in which the kubelet admits them."""
     inits = [(one, one.restart_policy == ALWAYS) for one in spec.init_containers]
-    return tuple(
-        ContainerNeed(
-            tuple(sorted((name, units(name, amount(text))) for name, text in one.resources.requests.items())), kept
-        )
-        for one, kept in [*inits, *((one, True) for one in spec.containers)]
-    )
+    needs = []
+    for one, kept in [*inits, *((one, True) for one in spec.containers)]:
+        asked = ((name, units(name, amount(text))) for name, text in one.resources.requests.items())
+        needs.append(ContainerNeed(tuple(sorted(asked)), kept))
+    return tuple(needs)
 
 
 def host_ports(spec: objects.PodSpec) -> tuple[HostPort, ...]:
