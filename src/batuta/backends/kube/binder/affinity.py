@@ -169,7 +169,7 @@ class TermsFilter(NamedTuple):
     terms: tuple[PodTerm, ...]
 
     def counts(self, who: Identity, terminating: bool) -> bool:
-        del terminating  # still there, so still near
+        # A pod that terminates is still there, so still near.
         return all(term.matches(who) for term in self.terms)
 
 

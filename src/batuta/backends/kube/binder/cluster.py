@@ -14,8 +14,7 @@ import numpy as np
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import AffinityCounts, CountedPod, Identity
-from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, gpu_indices
-from batuta.backends.kube.binder.gpu_usage import GpuUsage
+from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, GpuUsage, gpu_indices
 from batuta.backends.kube.binder.node_table import NodeTable, PortTable
 from batuta.backends.kube.binder.numa_table import NumaTable
 from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
@@ -26,8 +25,6 @@ LONGEST: Final = 65_536
 
 class ChangeLog:
     """Rows in the order of their changes. A reader keeps `end`, and later asks what came after it."""
-
-    __slots__ = ("_first", "_rows")
 
     def __init__(self) -> None:
         self._rows: list[int] = []

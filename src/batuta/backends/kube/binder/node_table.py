@@ -56,8 +56,6 @@ class Ask(NamedTuple):
 class LabelColumn:
     """The values of one label: a number per node, equal for equal values, `MISSING` where it is absent."""
 
-    __slots__ = ("_number", "codes", "values")
-
     def __init__(self, capacity: int) -> None:
         self.codes: Codes = np.full(capacity, MISSING, np.int32)
         self.values: list[str] = []

@@ -70,8 +70,6 @@ class PodClass:
 class PodClasses:
     """The classes of all pods that are known; a class goes when its last pod does."""
 
-    __slots__ = ("__weakref__", "_by_key")
-
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[bytes, PodClass] = WeakValueDictionary()
 

@@ -8,8 +8,7 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import expected_load
-from batuta.backends.kube.binder.gpu_table import UNKNOWN
-from batuta.backends.kube.binder.gpu_usage import STALE_S, GpuUsage
+from batuta.backends.kube.binder.gpu_table import STALE_S, UNKNOWN, GpuUsage
 
 TIME_S = 100_000.0
 

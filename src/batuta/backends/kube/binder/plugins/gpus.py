@@ -30,7 +30,6 @@ class GpuReason(StrEnum):
     COUNT = "the number of GPUs decided on is not what the pod asks for:"
 
 
-@dataclass(frozen=True, slots=True)
 class Gpus(Plugin):
     """A whole GPU must be wholly free: counting them is not enough where some are shared."""
 

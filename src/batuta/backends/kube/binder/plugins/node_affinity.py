@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -25,7 +24,6 @@ class Reason(StrEnum):
     NO_MATCH = "didn't match the pod's node affinity/selector"
 
 
-@dataclass(frozen=True, slots=True)
 class NodeAffinity(Plugin):
     """Labels (and the name) of nodes against what the pod wants. Each label is compared as a column."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from typing import ClassVar
@@ -25,7 +24,6 @@ class Reason(StrEnum):
     NO_REPORT = "does not report its NUMA nodes"
 
 
-@dataclass(frozen=True, slots=True)
 class Numa(Plugin):
     """NodeResourceTopology against the pod, by the rules of the kubelet's topology manager."""
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -29,7 +28,6 @@ class AffinityReason(StrEnum):
     UNWELCOME = "didn't satisfy existing pods' anti-affinity rules"
 
 
-@dataclass(frozen=True, slots=True)
 class PodAffinity(Plugin):
     """Required terms only, as kube-scheduler's InterPodAffinity means them, symmetry included."""
 
@@ -109,7 +107,6 @@ class SpreadReason(StrEnum):
     UNEVEN = "didn't match pod topology spread constraints"
 
 
-@dataclass(frozen=True, slots=True)
 class PodSpread(Plugin):
     """`topologySpreadConstraints` of the kind DoNotSchedule, as kube-scheduler means them."""
 

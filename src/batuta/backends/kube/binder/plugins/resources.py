@@ -104,7 +104,6 @@ def _weights(requests: Needs) -> Floats:
     return np.array([0.0, *weights]) / (sum(weights) or 1.0)
 
 
-@dataclass(frozen=True, slots=True)
 class HostPorts(Plugin):
     """Ports, protocols and addresses against those in use; the address 0.0.0.0 stands for all."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -29,7 +28,6 @@ class TaintReason(StrEnum):
     CORDONED = "was unschedulable"
 
 
-@dataclass(frozen=True, slots=True)
 class Taints(Plugin):
     """Taints against tolerations. Nodes with the same taints are judged once."""
 
@@ -99,7 +97,6 @@ def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], f
 _CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
-@dataclass(frozen=True, slots=True)
 class Unschedulable(Plugin):
     """`spec.unschedulable`, which `kubectl cordon` sets."""
 
