@@ -14,6 +14,8 @@ import numpy as np
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Ints, padded
 
+_MOST_FILTERS: Final = 512
+
 
 class Requirement(NamedTuple):
     """One condition on one label. An unknown operator matches nothing."""
@@ -184,7 +186,6 @@ class SpreadFilter(NamedTuple):
 
 
 PodFilter: TypeAlias = TermsFilter | SpreadFilter
-_MOST_FILTERS: Final = 512
 
 
 class CountedPod(NamedTuple):

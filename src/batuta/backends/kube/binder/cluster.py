@@ -21,6 +21,8 @@ from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
 from batuta.backends.kube.binder.requests import Needs, is_resized, pod_requests
 
 LONGEST: Final = 65_536
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+_BEGUN: Final = _OVER | {"Running"}
 
 
 class ChangeLog:
@@ -48,10 +50,6 @@ class ChangeLog:
         if count <= 1:
             return self._rows[-1:] if count else []
         return list(dict.fromkeys(self._rows[seen - self._first :]))
-
-
-_OVER: Final = frozenset({"Succeeded", "Failed"})
-_BEGUN: Final = _OVER | {"Running"}
 
 
 @dataclass(frozen=True, slots=True)

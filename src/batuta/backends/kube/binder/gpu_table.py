@@ -16,6 +16,13 @@ from batuta.backends.kube.binder.requests import amount, whole
 
 WHOLE_COMPUTE: Final = 100
 _MOST_CARDS: Final = 1024
+UNKNOWN: Final = 0.5
+"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+_FEWEST: Final = 8
+STALE_S: Final = 90.0
+HALF_LIFE_S: Final = 30.0
+STEP_S: Final = 5.0
+"""Ages are looked at in steps, so that a cycle does not have to work out everything anew."""
 
 
 class GpuCapacity(NamedTuple):
@@ -84,11 +91,6 @@ class _ReportedGpu(msgspec.Struct):
     memory: int = 0
     compute: int = WHOLE_COMPUTE
     illness: str = ""
-
-
-UNKNOWN: Final = 0.5
-"""What a GPU counts as of which nothing is known: neither idle nor busy."""
-_FEWEST: Final = 8
 
 
 class GpuHolding(NamedTuple):
@@ -265,12 +267,6 @@ def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
     if not all(part.isdecimal() and len(part) < 5 for part in parts):
         return ()
     return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-STALE_S: Final = 90.0
-HALF_LIFE_S: Final = 30.0
-STEP_S: Final = 5.0
-"""Ages are looked at in steps, so that a cycle does not have to work out everything anew."""
 
 
 class _GpuReport(msgspec.Struct):

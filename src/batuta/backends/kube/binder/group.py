@@ -14,6 +14,8 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster, pod_key
 from batuta.backends.kube.binder.plugin import No
 
+GANG: Final = "gang"
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -109,9 +111,6 @@ class Outcome:
 
     bindings: tuple[Binding, ...]
     refusals: tuple[Refusal, ...]
-
-
-GANG: Final = "gang"
 
 
 class GangReason(StrEnum):

@@ -19,6 +19,7 @@ from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
 from batuta.backends.kube.binder.profile import Profile
 
 UNFIT: Final = -np.inf
+_MOST: Final = 512
 
 
 class NodeScores:
@@ -151,9 +152,6 @@ class NodeScores:
         self.ranked = np.full(len(self._local), UNFIT)
         self.ranked[rows] = np.where(fits, score, UNFIT)
         self._affinity_seen = self._cluster.affinity_counts.version
-
-
-_MOST: Final = 512
 
 
 class NodeScoresCache:

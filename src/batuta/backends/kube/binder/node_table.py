@@ -13,6 +13,15 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.binder.requests import HostPort, Needs, amount, units
 
 T = TypeVar("T", bound=np.generic)
+Rows: TypeAlias = NDArray[np.intp]
+Flags: TypeAlias = NDArray[np.bool_]
+Ints: TypeAlias = NDArray[np.int64]
+Codes: TypeAlias = NDArray[np.int32]
+Floats: TypeAlias = NDArray[np.float64]
+PODS: Final = "pods"
+MISSING: Final = -1
+_SMALLEST: Final = 16
+_MOST_ASKS: Final = 8192
 
 
 def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDArray[T]:
@@ -21,18 +30,6 @@ def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDA
     larger = np.full(shape, filling, table.dtype)
     larger[tuple(slice(length) for length in table.shape)] = table
     return larger
-
-
-Rows: TypeAlias = NDArray[np.intp]
-Flags: TypeAlias = NDArray[np.bool_]
-Ints: TypeAlias = NDArray[np.int64]
-Codes: TypeAlias = NDArray[np.int32]
-Floats: TypeAlias = NDArray[np.float64]
-
-PODS: Final = "pods"
-MISSING: Final = -1
-_SMALLEST: Final = 16
-_MOST_ASKS: Final = 8192
 
 
 class Taint(NamedTuple):

@@ -13,6 +13,8 @@ from batuta.backends.kube.binder.affinity import PodTerm, Requirement, Spread, p
 from batuta.backends.kube.binder.numa_table import aligned_containers, aligned_pod
 from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
 
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class Tolerance(NamedTuple):
     """A taint that a pod does not mind."""
@@ -82,9 +84,6 @@ class PodClasses:
 
     def __len__(self) -> int:
         return len(self._by_key)
-
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def _key(pod: objects.Pod) -> bytes:

@@ -19,6 +19,12 @@ _SUFFIX: Final = {
 }
 LARGEST: Final = 2**62
 """Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
+Amounts: TypeAlias = dict[str, Fraction]
+Needs: TypeAlias = tuple[tuple[str, int], ...]
+"""Resources and how much of each, in the units of `quantity.units`."""
+ALWAYS: Final = "Always"
+_POD_LEVEL: Final = ("cpu", "memory")
+ANY_ADDRESS: Final = "0.0.0.0"
 
 
 @lru_cache(maxsize=8192)
@@ -44,13 +50,6 @@ def units(resource: str, value: Fraction) -> int:
     return whole(value * 1000) if resource == "cpu" else whole(value)
 
 
-Amounts: TypeAlias = dict[str, Fraction]
-Needs: TypeAlias = tuple[tuple[str, int], ...]
-"""Resources and how much of each, in the units of `quantity.units`."""
-ALWAYS: Final = "Always"
-_POD_LEVEL: Final = ("cpu", "memory")
-
-
 class HostPort(NamedTuple):
     """A port of the node itself."""
 
@@ -63,9 +62,6 @@ class HostPort(NamedTuple):
         if self.port != other.port or self.protocol != other.protocol:
             return False
         return self.ip == other.ip or ANY_ADDRESS in {self.ip, other.ip}
-
-
-ANY_ADDRESS: Final = "0.0.0.0"
 
 
 class ContainerNeed(NamedTuple):

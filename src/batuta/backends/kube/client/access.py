@@ -29,6 +29,9 @@ from batuta.backends.kube.client.credentials import (
 from batuta.backends.kube.client.errors import AccessError, Unauthorized
 
 USER_AGENT = f"batuta/{__version__}"
+Part: TypeAlias = dict[str, Any]
+_PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Credentials(Protocol):
@@ -70,11 +73,6 @@ class Access:
     tls_server_name: str | None = None
     source: str = ""
     """Where this comes from, for messages to people."""
-
-
-Part: TypeAlias = dict[str, Any]
-
-_PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,6 @@ def _absolute(part: Part, folder: Path) -> Part:
     if isinstance(plugin, dict) and os.sep in str(plugin.get("command", "")):
         found["exec"] = {**plugin, "command": str(folder / str(plugin["command"]))}
     return found
-
-
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 async def find_access(

@@ -22,6 +22,12 @@ from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, MalformedObje
 from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, RateLimit, Transport
 from batuta.backends.kube.names import FIELD_MANAGER
 
+T = TypeVar("T", bound=Stored)
+List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
+Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
+_APPLY: Final = "application/apply-patch+yaml"
+_encode: Final = msgspec.json.Encoder().encode
+
 
 @dataclass(frozen=True, slots=True)
 class ServedGroup:
@@ -57,14 +63,6 @@ def query(**parameters: str | int) -> str:
     """The query of a URL, without the parameters that are empty; nothing when all are."""
     pairs = [f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value != ""]
     return f"?{'&'.join(pairs)}" if pairs else ""
-
-
-T = TypeVar("T", bound=Stored)
-List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
-Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
-
-_APPLY: Final = "application/apply-patch+yaml"
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _LOOK_EVERY_S: Final = 1.0
 _LEAST_BETWEEN_S: Final = 10.0
 """Fetches follow each other no faster than this, whatever the API server thinks of what they give."""
 _MARGIN_S: Final = 300.0
+_LONGEST_LOGIN_S: Final = 60.0
+_RENEWAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
 class TokenFile:
@@ -198,9 +200,6 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-_LONGEST_S: Final = 60.0
-
-
 def exec_login(
     plugin: Mapping[str, Any], user: str, context: ssl.SSLContext | None
 ) -> Callable[[], Awaitable[IssuedToken]]:
@@ -226,13 +225,13 @@ async def _run(plugin: Mapping[str, Any], user: str) -> dict[str, Any]:
     except ImportError as error:
         raise AccessError(NEEDS_EXTRA) from error
     try:
-        async with asyncio.timeout(_LONGEST_S):
+        async with asyncio.timeout(_LONGEST_LOGIN_S):
             given: dict[str, Any] = await ExecProvider(ConfigNode("exec", dict(plugin))).run()
     except FileNotFoundError as error:
         hint = plugin.get("installHint")
         raise AccessError(f"{_named(plugin, user)} is not installed{f': {hint}' if hint else ''}") from error
     except TimeoutError as error:
-        raise AccessError(f"{_named(plugin, user)} took more than {_LONGEST_S:.0f} s") from error
+        raise AccessError(f"{_named(plugin, user)} took more than {_LONGEST_LOGIN_S:.0f} s") from error
     except (ConfigException, OSError) as error:
         raise AccessError(f"{_named(plugin, user)} failed: {error}") from error
     return given
@@ -250,9 +249,6 @@ def _moment(timestamp: str | None) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-_LONGEST: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
 def oidc_login(
@@ -291,7 +287,7 @@ async def _refresh(config: Mapping[str, str], tokens: Mapping[str, str], user: s
         form["client_secret"] = secret
     try:
         connector = aiohttp.TCPConnector(ssl=tls_context(_authorities(config)))
-        async with aiohttp.ClientSession(connector=connector, timeout=_LONGEST) as session:
+        async with aiohttp.ClientSession(connector=connector, timeout=_RENEWAL_TIMEOUT) as session:
             async with session.get(f"{issuer}/.well-known/openid-configuration") as answer:
                 endpoint = (await _json(answer, issuer))["token_endpoint"]
             async with session.post(endpoint, data=form) as answer:

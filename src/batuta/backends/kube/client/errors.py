@@ -7,6 +7,9 @@ from typing import Final
 
 import msgspec
 
+_INVALID: Final = frozenset({400, 405, 406, 413, 415, 422})
+_LONGEST_TEXT = 500
+
 
 class AccessError(Exception):
     """There is no way to the cluster yet: nothing is configured, or it is wrong. Says the fix."""
@@ -120,9 +123,7 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     410: Gone,
     429: TooManyRequests,
 }
-_INVALID: Final = frozenset({400, 405, 406, 413, 415, 422})
 _status_decoder: Final = msgspec.json.Decoder(Status)
-_LONGEST_TEXT = 500
 
 
 def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:

@@ -26,6 +26,9 @@ from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, Wa
 from batuta.backends.kube.client.transport import Backoff
 
 T = TypeVar("T", bound=Stored)
+_log = logging.getLogger(__name__)
+_SHORT_S = 1.0
+_TOO_NEW = "ResourceVersionTooLarge"
 
 
 class ChangeType(StrEnum):
@@ -101,10 +104,6 @@ def newer(version: str, than: str) -> bool:
 
 
 OnChanges: TypeAlias = Callable[[Sequence[Change[T]]], None]
-
-_log = logging.getLogger(__name__)
-_SHORT_S = 1.0
-_TOO_NEW = "ResourceVersionTooLarge"
 
 
 @dataclass(frozen=True, slots=True)

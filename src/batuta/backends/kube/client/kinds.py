@@ -16,6 +16,11 @@ import msgspec
 
 from batuta.backends.kube.objects import Batch, Meta, Node, NodeResourceTopology, Pod, PodGroup, PriorityClass
 
+Item = TypeVar("Item")
+"""An object, or its JSON where objects are decoded one by one: one of them is malformed, or a Status."""
+_log = logging.getLogger(__name__)
+_MOST_REMEMBERED = 10_000
+
 
 class Stored(Protocol):
     """An object with a name, a uid and a version: what every kind has."""
@@ -24,8 +29,6 @@ class Stored(Protocol):
 
 
 T = TypeVar("T", bound=Stored)
-Item = TypeVar("Item")
-"""An object, or its JSON where objects are decoded one by one: one of them is malformed, or a Status."""
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
@@ -139,8 +142,6 @@ NODE_TOPOLOGY: Final = Kind(
     NodeResourceTopology,
     namespaced=False,
 )
-_log = logging.getLogger(__name__)
-_MOST_REMEMBERED = 10_000
 
 
 class _Named(msgspec.Struct):

@@ -24,6 +24,12 @@ from batuta.backends.kube.client.access import USER_AGENT, Access
 from batuta.backends.kube.client.errors import ApiError, TooManyRequests, Unauthorized, Unavailable, error_of
 from batuta.backends.kube.client.http1 import HttpPool
 
+JSON: Final = "application/json"
+_READS: Final = frozenset({"GET", "HEAD"})
+_LOOPBACK: Final = ("127.", "localhost", "::1")
+_SOCKETS_OF_REQUEST: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets of the request")
+_CLOSED_WITHIN_S: Final = 1.0
+
 
 class RateLimit:
     """Lets `burst` requests through at once and `per_s` a second in the long run.
@@ -88,11 +94,6 @@ class Backoff:
         self.failures = 0
 
 
-JSON: Final = "application/json"
-_READS: Final = frozenset({"GET", "HEAD"})
-_LOOPBACK: Final = ("127.", "localhost", "::1")
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long things may take, and how many at once."""
@@ -105,8 +106,6 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
-_SOCKETS_OF_REQUEST: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets of the request")
-_CLOSED_WITHIN_S: Final = 1.0
 
 
 class _GivenUp:

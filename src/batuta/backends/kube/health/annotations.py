@@ -26,6 +26,10 @@ LONGEST_TEXT: Final = 240
 MOST_OWNERS: Final = 16
 _SOURCES: Final = ("xid", "sxid")
 _MOST_BYTES: Final = 64 << 10
+MOST_GPUS: Final = 1024
+_NAMES: Final = frozenset(Figure)
+OWN: Final = "BatutaUnhealthy"
+_KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,9 +67,6 @@ def read_seen(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 20 else 0
 
 
-MOST_GPUS: Final = 1024
-
-
 def write_figures(found: Mapping[int, Values]) -> str:
     """The annotation; the same figures always make the same text."""
     plain = {str(gpu): {one.value: value for one, value in values.items()} for gpu, values in found.items()}
@@ -81,9 +82,6 @@ def read_figures(text: str) -> dict[int, dict[Figure, int]]:
         for gpu, told in known.items()
         if gpu < MOST_GPUS
     }
-
-
-_NAMES: Final = frozenset(Figure)
 
 
 class ComponentHealth(msgspec.Struct, kw_only=True):
@@ -138,10 +136,6 @@ def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:
         with suppress(ValueError):
             found[gpu] = shown.record()
     return found
-
-
-OWN: Final = "BatutaUnhealthy"
-_KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
 def condition_lines(node: objects.Node) -> Iterator[tuple[str, str, str]]:

@@ -27,6 +27,8 @@ from batuta.core.health_record import WHOLE_NODE, Order, State, Target
 _NOT_ITS_FAULT: Final = ("OutOf", "UnexpectedAdmissionError", "Evicted", "Preempting", "NodeShutdown", "Shutdown")
 """How a kubelet refuses or ends a pod before it could prove anything."""
 _NOBODY: Final = 65_532
+_log = logging.getLogger(__name__)
+_SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,6 @@ def outcome_of(pod: objects.Pod) -> tuple[Outcome, str]:
             last = ended.message.strip().rpartition("\n")[2]
             said.append(f"{one.name} ended with {ended.exit_code}{last and f': {last}'}")
     return Outcome.FAILED, ", ".join(filter(None, said))[:400] or "its pod failed"
-
-
-_log = logging.getLogger(__name__)
-_SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,18 @@ _REASONS: Final = {
     State.PROBATION: "Probation",
 }
 _WARNINGS: Final = frozenset({State.SUSPECT, State.ILL})
+_MOST_PODS: Final = 4
+"""Remembered of a start: a restart ends them all."""
+_LATEST_S: Final = 600.0
+"""A restart that was not to be had for so long is none any more."""
+_OWN: Final = "health//"
+_SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
+_LOOK_AGAIN_S: Final = 30.0
+"""While anything is out of service."""
+EXCUSE_WITHIN_S: Final = 4.0
+"""So long it is waited for what an agent has to say of a failure: it looks each second."""
+_SOON_S: Final = 2.0
+"""While jobs are leaving, or a burn-in waits for pods to leave."""
 
 
 class HealthEventRecorder:
@@ -102,12 +114,6 @@ class HealthEventRecorder:
 
 def _said(record: Record) -> tuple[State, bool, str]:
     return record.state, record.held, record.reason
-
-
-_MOST_PODS: Final = 4
-"""Remembered of a start: a restart ends them all."""
-_LATEST_S: Final = 600.0
-"""A restart that was not to be had for so long is none any more."""
 
 
 @dataclass(slots=True)
@@ -167,16 +173,6 @@ class JobEvictor:
             if run := self._jobs_on_nodes.movable(job):
                 self._events.restarts(next(iter(run.pods().values())), restart.reason, now_s)
         return not leaving and not memory.restarts
-
-
-_OWN: Final = "health//"
-_SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
-_LOOK_AGAIN_S: Final = 30.0
-"""While anything is out of service."""
-EXCUSE_WITHIN_S: Final = 4.0
-"""So long it is waited for what an agent has to say of a failure: it looks each second."""
-_SOON_S: Final = 2.0
-"""While jobs are leaving, or a burn-in waits for pods to leave."""
 
 
 @dataclass(frozen=True, slots=True)

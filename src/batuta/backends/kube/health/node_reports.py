@@ -28,6 +28,10 @@ from batuta.core.health_rules import Action, Finding, Source
 from batuta.core.health_signals import Figure, Seen, findings_in, news
 from batuta.core.job import JobId
 
+_log = logging.getLogger(__name__)
+_MOST_HEEDED: Final = 1_000
+_LONGEST: Final = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class JobsOnNodes:
@@ -84,9 +88,6 @@ def living_pods(run: JobReconciler, most: int) -> tuple[str, ...]:
     """The uids of pods that go on, and no more of them than are needed to know them again."""
     uids = (pod.metadata.uid for pod in run.pods().values() if not is_over(pod) and not pod.metadata.deletion_timestamp)
     return tuple(sorted(uids)[:most])
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +239,6 @@ def adopt(memory: HealthState, node: objects.Node) -> None:
     for gpu, record in records_on(node.metadata.annotations).items():
         if not record.state.is_in_service:
             memory.book.records.setdefault(Target(node.metadata.name, gpu), record)
-
-
-_MOST_HEEDED: Final = 1_000
-_LONGEST: Final = 1_000
 
 
 @dataclass(slots=True)

@@ -34,6 +34,14 @@ EFFECT: Final = "NoSchedule"
 _LONGEST_VALUE: Final = 63
 _LONGEST_MESSAGE: Final = 1024
 _WORDS: Final = {State.ILL: "Ill", State.BURN_IN: "BurnIn", State.PROBATION: "Probation"}
+CORDON: Final = "kubectl cordon"
+TAINT: Final = "a taint that is not Batuta's"
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+_GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
+MANAGER: Final = "batuta-health"
+_TRIES: Final = 4
+AGAIN_S: Final = 2.0
+"""After this, what was written and is not seen is written again."""
 
 
 class Condition(NamedTuple):
@@ -183,12 +191,6 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if value else ""
 
 
-CORDON: Final = "kubectl cordon"
-TAINT: Final = "a taint that is not Batuta's"
-_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
-_GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
-
-
 class Repaired(NamedTuple):
     """What an administrator reports as repaired."""
 
@@ -244,10 +246,6 @@ def _unhealthy(node: objects.Node) -> list[objects.Taint]:
     return [one for one in node.spec.taints if one.key == names.UNHEALTHY and one.effect == EFFECT]
 
 
-MANAGER: Final = "batuta-health"
-_TRIES: Final = 4
-
-
 async def mark_node(api: Api, *, node: NodeName, marks: NodeMarks, drop: tuple[str, ...]) -> None:
     """Applies the marks. All programs share the list of taints, so it is read and replaced in one version."""
     for tries_left in reversed(range(_TRIES)):
@@ -273,10 +271,6 @@ def plain(node: objects.Node) -> dict[str, Any]:
     """As much of a node that is known as it takes to see whether it looks as it shall."""
     meta = {"annotations": node.metadata.annotations, "resourceVersion": ""}
     return {"metadata": meta, "spec": {"taints": msgspec.to_builtins(node.spec.taints)}}
-
-
-AGAIN_S: Final = 2.0
-"""After this, what was written and is not seen is written again."""
 
 
 @dataclass(slots=True)

@@ -19,12 +19,6 @@ Scope: TypeAlias = ChainMap[str, Any]
 Value: TypeAlias = Callable[[Any, Scope], Any]
 """What a part of a template gives for a dot and the variables around it."""
 Text: TypeAlias = Callable[[Any, Scope], str]
-
-
-class TemplateError(Exception):
-    """A template says what this reader does not know, or asks for a value that is not there."""
-
-
 _ACTION: Final = re.compile(
     r"""\{\{(?P<left>-(?=\s))?\s*
     (?P<inner>/\*.*?\*/|(?:"(?:\\.|[^"\\])*"|[^"}])*?)
@@ -44,6 +38,10 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _ESCAPED: Final = {r"\"": '"', r"\\": "\\", r"\n": "\n", r"\t": "\t"}
+
+
+class TemplateError(Exception):
+    """A template says what this reader does not know, or asks for a value that is not there."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,8 @@ import yaml
 from batuta.backends.kube.install.release import Manifest
 from batuta.spec.problem import InputError
 
+_ESTABLISHED_WITHIN_S = 60
+
 
 class _Readable(yaml.SafeDumper):
     """Texts of several lines as such, and no anchors."""
@@ -72,9 +74,6 @@ def _delete(manifest: Manifest) -> str:
     line = shlex.join(words)
     kept = metadata.get("annotations", {}).get("helm.sh/resource-policy") == "keep"
     return f"# The journal's history:\n# {line}" if kept else line
-
-
-_ESTABLISHED_WITHIN_S = 60
 
 
 class KubectlFailed(Exception):

@@ -17,6 +17,7 @@ from batuta.spec.problem import InputError, Problem
 Manifest: TypeAlias = dict[str, Any]
 
 CHART = "batuta"
+_DOT = re.compile(r"(?<!\\)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,6 @@ class Release:
     version: str
     name: str = CHART
     managed_by: str = CHART
-
-
-_DOT = re.compile(r"(?<!\\)\.")
 
 
 def read_values(files: Sequence[Path], settings: Sequence[str]) -> Values:

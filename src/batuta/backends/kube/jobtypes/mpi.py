@@ -57,6 +57,16 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 
 INDEX_LABEL: Final = "training.kubeflow.org/replica-index"
 _DISCOVERY: Final = ("--host-discovery-script", "discover_hosts.sh")
+HOSTS_DIR: Final = "/etc/batuta/hosts"
+SCRIPT: Final = "discover-hosts.sh"
+HOSTFILE: Final = "hostfile"
+SSH_DIR: Final = "/root/.ssh"
+_SSHD: Final = ["/usr/sbin/sshd", "-De"]
+_SSH_FILES: Final = (
+    ("ssh-privatekey", "id_rsa"),
+    ("ssh-publickey", "id_rsa.pub"),
+    ("ssh-publickey", "authorized_keys"),
+)
 
 
 class MpiJob(JobType):
@@ -116,16 +126,6 @@ def _child(job: UnifiedJob, run: Run) -> Child:
 
 
 MPI: Final = MpiJob()
-HOSTS_DIR: Final = "/etc/batuta/hosts"
-SCRIPT: Final = "discover-hosts.sh"
-HOSTFILE: Final = "hostfile"
-SSH_DIR: Final = "/root/.ssh"
-_SSHD: Final = ["/usr/sbin/sshd", "-De"]
-_SSH_FILES: Final = (
-    ("ssh-privatekey", "id_rsa"),
-    ("ssh-publickey", "id_rsa.pub"),
-    ("ssh-publickey", "authorized_keys"),
-)
 
 
 class ElasticHorovod(JobType):

@@ -35,6 +35,12 @@ CHECKPOINT_VOLUME: Final = "checkpoints"
 _CHECKPOINT_DIR: Final = "BATUTA_CHECKPOINT_DIR"
 _NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 """Of a CPU-only job. An image may ask for all GPUs of its node, and NVIDIA's runtime would give them."""
+WORKER: Final = "worker"
+LAUNCHER: Final = "launcher"
+_MIB: Final = 2**20
+_LAUNCHER_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
+"""A launcher starts processes elsewhere; what the template asks for is for those."""
+_GPU_RESOURCES: Final = (*names.GPU_RESOURCES, names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 def host_of(job: UnifiedJob, name: str) -> str:
@@ -120,14 +126,6 @@ def control_volume() -> dict[str, Any]:
     """A folder in which requests for a checkpoint appear: an annotation of the pod, as a file."""
     item = {"path": "checkpoint-request", **from_annotation(names.CHECKPOINT_REQUEST)["valueFrom"]}
     return {"name": "batuta-control", "downwardAPI": {"items": [item]}}
-
-
-WORKER: Final = "worker"
-LAUNCHER: Final = "launcher"
-_MIB: Final = 2**20
-_LAUNCHER_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
-"""A launcher starts processes elsewhere; what the template asks for is for those."""
-_GPU_RESOURCES: Final = (*names.GPU_RESOURCES, names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 def labels_of(job: UnifiedJob, run: Run, role: str) -> dict[str, str]:

@@ -32,6 +32,11 @@ from batuta.backends.kube.jobtypes.status import members, replica_by_label, stat
 from batuta.backends.kube.objects import Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
+RENDEZVOUS_PORT: Final = 29400
+LAST_CALL_S: Final = 5
+JOIN_S: Final = 600
+STORE_S: Final = 600
+
 
 class Pods(JobType):
     """Equal pods that find each other by name."""
@@ -49,10 +54,6 @@ class Pods(JobType):
 
 
 PODS: Final = Pods()
-RENDEZVOUS_PORT: Final = 29400
-LAST_CALL_S: Final = 5
-JOIN_S: Final = 600
-STORE_S: Final = 600
 
 
 class TorchElastic(Pods):

@@ -22,6 +22,7 @@ from batuta.backends.kube.jobtypes.status import OVER, ending, is_suspended
 from batuta.backends.kube.objects import Batch, Meta, Pod
 
 Key: TypeAlias = tuple[ChildKind, str]
+_NOTHING: Mapping[Key, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,6 @@ class Delete:
 
 
 Write: TypeAlias = Create | Apply | Patch | Delete
-_NOTHING: Mapping[Key, str] = {}
 
 
 def next_writes(

@@ -50,6 +50,8 @@ _NO_KUEUE: Final = ("WaitingForKueue", "the cluster does not know Workloads of K
 _SUSPENDED: Final = ("Suspended", "it is suspended, and asks for no quota")
 _COMES_BACK: Final = ("Preempted", "NodeFailures")
 """Reasons of an eviction after which Kueue queues a Workload again at once; otherwise it says when."""
+SUSPENDED_BY_US: Final = "batuta.dev/suspended"
+"""On a Workload: it is not active because its UnifiedJob is suspended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,10 +224,6 @@ class KueueAdmissionGate:
         )
         status = {"conditions": updated(there, statements, now_s), "admission": None}
         self._cache.patch_status(there, status, ("released", reason), now_s)
-
-
-SUSPENDED_BY_US: Final = "batuta.dev/suspended"
-"""On a Workload: it is not active because its UnifiedJob is suspended."""
 
 
 def name_of(uj: UnifiedJob) -> str:

@@ -14,6 +14,7 @@ from batuta.backends.kube.client.kinds import Kind
 GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 """The one that is asked for; a cluster that has only older ones is asked for those."""
+_LONGEST_MESSAGE: Final = 32_768
 
 
 class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -63,7 +64,6 @@ class QueueFiles(msgspec.Struct, kw_only=True):
 
 
 QUEUE_FILES: Final = Kind("", "v1", "configmaps", "ConfigMap", QueueFiles)
-_LONGEST_MESSAGE: Final = 32_768
 
 
 class ConditionUpdate(NamedTuple):

@@ -23,6 +23,17 @@ from batuta.spec.quantity import show_milli
 ACTIVE: Final = "Active"
 _MEMORY: Final = "memory"
 LocalQueueKey = tuple[str, str]
+EVERY_S: Final = 1.0
+"""Queues are not looked at more often than this, …"""
+SPARING: Final = 20
+"""… and no more than this fraction of the time goes into it."""
+REPAIR_S: Final = 10.0
+"""A status that another client has overwritten is not written again sooner than this."""
+PREFIX: Final = "kueue//queue/"
+Place: TypeAlias = tuple[Kind[KueueObject], str]
+Wanted: TypeAlias = tuple[dict[str, Any], ConditionUpdate]
+MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Mapping[tuple[str, str], int]]]]
+"""What is used now, also by each local queue."""
 
 
 def cluster_queue_status(use: QueueUse) -> dict[str, Any]:
@@ -86,20 +97,6 @@ def usage_by_local_queue(jobs: Iterable[JobUse]) -> dict[LocalQueueKey, Counter[
 
 def _show(resource: str, milli: int) -> str:
     return show_milli(milli, is_bytes=resource == _MEMORY)
-
-
-EVERY_S: Final = 1.0
-"""Queues are not looked at more often than this, …"""
-SPARING: Final = 20
-"""… and no more than this fraction of the time goes into it."""
-REPAIR_S: Final = 10.0
-"""A status that another client has overwritten is not written again sooner than this."""
-PREFIX: Final = "kueue//queue/"
-Place: TypeAlias = tuple[Kind[KueueObject], str]
-Wanted: TypeAlias = tuple[dict[str, Any], ConditionUpdate]
-
-MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Mapping[tuple[str, str], int]]]]
-"""What is used now, also by each local queue."""
 
 
 @dataclass(slots=True, eq=False)

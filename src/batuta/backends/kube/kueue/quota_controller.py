@@ -31,6 +31,10 @@ from batuta.spec.problem import InputError
 _MOST: Final = 50
 """Warnings at a time: a cluster of which everything is wrong is not flooded."""
 _log = logging.getLogger(__name__)
+SETTLE_S: Final = 0.1
+"""Objects rarely change alone: what is applied together shall hold together."""
+_NEEDED: Final = {kinds.RESOURCE_FLAVOR, kinds.CLUSTER_QUEUE, kinds.LOCAL_QUEUE}
+"""A cluster that has these has Kueue's definitions; older ones of it have no cohorts of their own."""
 
 
 class ObjectFault(NamedTuple):
@@ -204,12 +208,6 @@ def quota_from_config(queues: list[dict[str, Any]]) -> Quota:
     if not queues:
         return Quota()
     return merge(Quota(), read_quota_texts([("config.queues", yaml.safe_dump({"queues": queues}))]))
-
-
-SETTLE_S: Final = 0.1
-"""Objects rarely change alone: what is applied together shall hold together."""
-_NEEDED: Final = {kinds.RESOURCE_FLAVOR, kinds.CLUSTER_QUEUE, kinds.LOCAL_QUEUE}
-"""A cluster that has these has Kueue's definitions; older ones of it have no cohorts of their own."""
 
 
 class QuotaController:

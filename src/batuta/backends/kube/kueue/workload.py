@@ -38,6 +38,11 @@ _OF_POD: Final = (
     *("restartPolicy", "resources"),
 )
 _OF_CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
+RESERVED, ADMITTED, EVICTED, FINISHED = "QuotaReserved", "Admitted", "Evicted", "Finished"
+REQUEUED: Final = "Requeued"
+WITHOUT_QUOTA = "WithoutQuota"
+"""Why a job has no quota though it runs, or is about to: no queue is set up for it."""
+_RUNS = (JobState.RUNNING, JobState.RESIZING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +134,6 @@ def request_of_gang(owner: objects.OwnerReference, pod: objects.Pod, job: Job) -
     return WorkloadRequest(owner, pod.metadata.namespace, job.queue, job.priority, (main,))
 
 
-RESERVED, ADMITTED, EVICTED, FINISHED = "QuotaReserved", "Admitted", "Evicted", "Finished"
-REQUEUED: Final = "Requeued"
-
-
 @dataclass(frozen=True, slots=True)
 class AdmittedResources:
     """So many replicas, in these flavors."""
@@ -200,11 +201,6 @@ def toleration(one: Mapping[str, Any]) -> str:
     key = str(one.get("key") or cluster.EVERYTHING)
     said = key if one.get("operator") == "Exists" else f"{key}={one.get('value') or ''}"
     return f"{said}:{one['effect']}" if one.get("effect") else said
-
-
-WITHOUT_QUOTA = "WithoutQuota"
-"""Why a job has no quota though it runs, or is about to: no queue is set up for it."""
-_RUNS = (JobState.RUNNING, JobState.RESIZING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobRecon
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.core.job import JobId, JobState
 
+REWORD_S: Final = 15.0
+"""A status is not written sooner than this for other numbers in its sentences alone."""
+
 
 def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> objects.OwnerReference | None:
     """A Job, JobSet or PodGroup, else the gang's first pod; None while the owner is not known."""
@@ -41,10 +44,6 @@ def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> obje
     its_kind, table = tables[kind]
     found = table.get(f"{namespace}/{name}")
     return None if found is None else reference(its_kind, found.metadata)
-
-
-REWORD_S: Final = 15.0
-"""A status is not written sooner than this for other numbers in its sentences alone."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,9 @@ from batuta.backends.kube.binder.gpu_table import UNKNOWN
 from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin
 
+_LARGE_MEMORY_MIB: Final = 81_920
+_MANY_GPUS: Final = 8
+
 
 class GpuReason(StrEnum):
     """Why a node will not do."""
@@ -145,10 +148,6 @@ class GpuShare(Plugin):
         score = full if self.order == "bin_pack" else 1.0 - full
         best: Floats = np.maximum.reduce(np.where(good, score, 0.0), axis=1)
         return best
-
-
-_LARGE_MEMORY_MIB: Final = 81_920
-_MANY_GPUS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from batuta.backends.kube.binder.pod_class import Tolerance
 
 _HARD: Final = frozenset({"NoSchedule", "NoExecute"})
 _SOFT: Final = frozenset({"PreferNoSchedule"})
+_CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class TaintReason(StrEnum):
@@ -92,9 +93,6 @@ def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], f
     for number in set(numbers.tolist()):
         table[number] = judge(cluster.nodes.taint_sets[number])
     return table[numbers]
-
-
-_CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class Unschedulable(Plugin):
