@@ -22,8 +22,8 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
-from batuta.backends.kube.client.informer import Change, ChangeType, ObjectStore
-from batuta.backends.kube.client.kinds import Kind, key_of
+from batuta.backends.kube.client.informer import Change, ChangeType, ObjectStore, key_of
+from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.operator.informers import SLIM, Relevance, news_of
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written

@@ -10,14 +10,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-T = TypeVar("T")
-
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Names as the API server spells them; what it sends beyond these fields is skipped.
 
     Objects are trees, so the collector of garbage has no business with their hundreds of thousands of parts.
     """
+
+
+T = TypeVar("T")
+
+
+def decode_annotation(text: str, kind: type[T], empty: T) -> T:
+    """The JSON of an annotation; text that cannot be read says nothing, as does none."""
+    try:
+        return msgspec.json.decode(text.encode(), type=kind) if text else empty
+    except msgspec.MsgspecError:
+        return empty
 
 
 class OwnerReference(_Base):
@@ -377,11 +386,3 @@ class Batch(_Base):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
-
-
-def decode_annotation(text: str, kind: type[T], empty: T) -> T:
-    """The JSON of an annotation; text that cannot be read says nothing, as does none."""
-    try:
-        return msgspec.json.decode(text.encode(), type=kind) if text else empty
-    except msgspec.MsgspecError:
-        return empty

@@ -22,8 +22,9 @@ import msgspec
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Gone, Status, Unavailable, error_from
-from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, key_of, raw_watch_decoder
+from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, raw_watch_decoder
 from batuta.backends.kube.client.transport import Backoff
+from batuta.backends.kube.objects import Meta
 
 T = TypeVar("T", bound=Stored)
 _log = logging.getLogger(__name__)
@@ -46,6 +47,11 @@ class Change(NamedTuple, Generic[T]):
     object: T
     old: T | None = None
     """What it was before, as far as we saw it."""
+
+
+def key_of(metadata: Meta) -> str:
+    """`namespace/name`, or the name alone of an object that is in no namespace."""
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
 
 class ObjectStore(Generic[T]):

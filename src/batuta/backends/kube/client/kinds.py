@@ -168,13 +168,9 @@ class MalformedObjects:
             return None
 
 
-def key_of(metadata: Meta) -> str:
-    """`namespace/name`, or the name alone of an object that is in no namespace."""
-    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
-
-
 def _name_in(raw: msgspec.Raw) -> str:
     try:
-        return key_of(msgspec.json.decode(raw, type=_Named).metadata)
+        metadata = msgspec.json.decode(raw, type=_Named).metadata
     except msgspec.MsgspecError:
         return "without a readable name"
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

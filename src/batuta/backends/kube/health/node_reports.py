@@ -105,10 +105,10 @@ class NodeReportReader:
         if not self._knows(memory, node):
             return False, []
         orders: list[Order] = []
-        people, others = (self._hear_people, self._hear_mended), (self._hear_figures, self._hear_conditions)
-        sources = (*people, self._hear_notes, *others, self._hear_boot)
-        is_news = [hear(memory, node, now_s, orders) for hear in sources]
-        return any(is_news), orders
+        is_news = False
+        for hear in (self._people, self._mended, self._notes, self._figures, self._conditions, self._boot):
+            is_news |= hear(memory, node, now_s, orders)
+        return is_news, orders
 
     def _knows(self, memory: HealthState, node: objects.Node) -> bool:
         """Enters a node with GPUs into the book; one that offers none at the moment stays as it was."""
@@ -123,7 +123,7 @@ class NodeReportReader:
             book.add_node(name, gpus, pool)
         return True
 
-    def _hear_people(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _people(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         name, book = node.metadata.name, memory.book
         is_news = False
         by, known = cordoned_by(node), book.cordons.get(name)
@@ -143,7 +143,7 @@ class NodeReportReader:
             is_news = True
         return is_news
 
-    def _hear_mended(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _mended(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         said, name = mended(node), node.metadata.name
         if said is None:
             return False
@@ -156,7 +156,7 @@ class NodeReportReader:
                 orders += memory.book.mended(target, now_s, "kubectl annotate")
         return bool(ill)
 
-    def _hear_boot(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _boot(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """A node that needed a reboot and had one is repaired, whatever caused the reboot."""
         name, boot = node.metadata.name, node.status.node_info.boot_id
         records = memory.book.records
@@ -174,7 +174,7 @@ class NodeReportReader:
             orders += memory.book.mended(target, now_s, "a reboot")
         return True
 
-    def _hear_notes(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _notes(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         name, annotations = node.metadata.name, node.metadata.annotations
         # What stands on the node was written after it was remembered: should the memory be lost, it holds.
         last = max(memory.seen.get(name, 0), read_seen(annotations.get(names.HEALTH_SEEN, "")))
@@ -188,7 +188,7 @@ class NodeReportReader:
             memory.seen[name] = note.n
         return bool(notes)
 
-    def _hear_figures(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _figures(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """What NVML says that is new since it was last heard; nothing of it counts twice."""
         name = node.metadata.name
         told = read_figures(node.metadata.annotations.get(names.HEALTH_FIGURES, ""))
@@ -208,7 +208,7 @@ class NodeReportReader:
             orders += memory.book.found(finding)
         return bool(found) or known is None
 
-    def _hear_conditions(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _conditions(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """Conditions that a rule knows, each once for as long as it holds."""
         name = node.metadata.name
         known = memory.conditions.get(name, {})

@@ -30,6 +30,7 @@ from batuta.backends.kube.kueue.workload import (
     AdmittedResources,
     WorkloadRequest,
     has_reservation,
+    owner_reference,
     pending_reason,
     read_admission,
     request_of_unified_job,
@@ -227,8 +228,7 @@ class KueueAdmissionGate:
 
 
 def name_of(uj: UnifiedJob) -> str:
-    meta = uj.metadata
-    return workload_name(objects.OwnerReference(kind=names.KIND, name=meta.name, uid=meta.uid))
+    return workload_name(owner_reference(names.API_VERSION, names.KIND, uj.metadata))
 
 
 def is_idle(run: UnifiedJobReconciler) -> bool:

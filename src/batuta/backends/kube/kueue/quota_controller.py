@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds as core_kinds
-from batuta.backends.kube.client.informer import Change, ChangeType
-from batuta.backends.kube.client.kinds import Kind, key_of
+from batuta.backends.kube.client.informer import Change, ChangeType, key_of
+from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
 from batuta.backends.kube.operator.events import build_event, create_event

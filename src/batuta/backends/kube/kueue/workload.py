@@ -12,13 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from batuta.backends.kube import objects
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER, WORKER, pod_template
 from batuta.backends.kube.jobtypes.writes import holds
 from batuta.backends.kube.kueue.kinds import ConditionUpdate, KueueObject, find, is_true
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import cluster
 from batuta.core.job import Job, JobState
@@ -66,10 +64,8 @@ class WorkloadRequest:
         return f"{self.namespace}/{self.name}"
 
 
-def reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
-    return objects.OwnerReference(
-        api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
-    )
+def owner_reference(api_version: str, kind: str, meta: objects.Meta) -> objects.OwnerReference:
+    return objects.OwnerReference(api_version=api_version, kind=kind, name=meta.name, uid=meta.uid, controller=True)
 
 
 def workload_name(owner: objects.OwnerReference) -> str:
@@ -112,7 +108,7 @@ def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> 
     pod_sets = [main]
     if uj.spec.job_type in _WITH_LAUNCHER:
         pod_sets.append({"name": LAUNCHER, "count": 1, "template": _template(uj, LAUNCHER)})
-    owner = reference(UNIFIED_JOB, meta)
+    owner = owner_reference(names.API_VERSION, names.KIND, meta)
     return WorkloadRequest(owner, meta.namespace, job.queue, job.priority, tuple(pod_sets), is_wanted)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import NotFound
-from batuta.backends.kube.client.informer import ChangeType
-from batuta.backends.kube.client.kinds import Kind, key_of
+from batuta.backends.kube.client.informer import ChangeType, key_of
+from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.client.transport import RateLimit
 from batuta.backends.kube.kueue.kinds import WORKLOAD, ConditionUpdate, KueueObject, is_true, updated
 from batuta.backends.kube.kueue.workload import FINISHED, WorkloadRequest, is_same_request, workload_manifest

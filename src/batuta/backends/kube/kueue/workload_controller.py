@@ -14,7 +14,7 @@ from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject, truths, upda
 from batuta.backends.kube.kueue.workload import (
     WorkloadRequest,
     WorkloadState,
-    reference,
+    owner_reference,
     request_of_gang,
     request_of_unified_job,
 )
@@ -39,11 +39,9 @@ def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> obje
         "jobset": (kinds.JOB_SET, observed.job_sets),
         "podgroup": (kinds.POD_GROUP, observed.pod_groups),
     }
-    if kind not in tables:
-        return reference(kinds.POD, first.metadata)
-    its_kind, table = tables[kind]
-    found = table.get(f"{namespace}/{name}")
-    return None if found is None else reference(its_kind, found.metadata)
+    its_kind, table = tables.get(kind, (kinds.POD, {}))
+    found = table.get(f"{namespace}/{name}") if kind in tables else first
+    return None if found is None else owner_reference(its_kind.api_version, its_kind.name, found.metadata)
 
 
 @dataclass(slots=True)

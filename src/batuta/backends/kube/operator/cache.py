@@ -18,8 +18,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client.api import Api, Propagation
 from batuta.backends.kube.client.errors import NotFound
-from batuta.backends.kube.client.informer import Change, ChangeType
-from batuta.backends.kube.client.kinds import key_of
+from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.operator.gangs import Owners
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import WriteQueue
