@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds as core_kinds
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
+from batuta.backends.kube.objects import Batch, Meta
 from batuta.backends.kube.operator.events import build_event, create_event
 from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core import event as ev
@@ -41,7 +41,7 @@ class ObjectFault(NamedTuple):
     """What is wrong with an object."""
 
     kind: Kind[Any]
-    metadata: objects.Meta
+    metadata: Meta
     sentence: str
 
 
@@ -210,43 +210,31 @@ def quota_from_config(queues: list[dict[str, Any]]) -> Quota:
     return merge(Quota(), read_quota_texts([("config.queues", yaml.safe_dump({"queues": queues}))]))
 
 
+@dataclass(slots=True, eq=False)
 class QuotaController:
     """From Kueue's objects where the cluster has them, else from files in a ConfigMap and `config.queues`."""
 
-    def __init__(
-        self,
-        say: Callable[[Event], None],
-        notices: QuotaEventRecorder,
-        *,
-        known: Quota,
-        base: Quota,
-        fair_sharing: bool = False,
-        priorities: dict[str, int] | None = None,
-        touch: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`known`: what the World has from before. `base`: queues of the operator's configuration.
+    _say: Callable[[Event], None]
+    _notices: QuotaEventRecorder
+    _: KW_ONLY
+    known: Quota
+    """As the World was told it; at first, what it has from before."""
+    base: Quota
+    """Queues of the operator's configuration."""
+    fair_sharing: bool = False
+    priorities: dict[str, int] = field(default_factory=dict)
+    """The numbers of priority classes by name, kept up to date; after a change of them `touch` is called."""
+    touch: Callable[[], None] = lambda: None
+    objects: QuotaObjects = field(default_factory=QuotaObjects, init=False)
+    _last_good: Quota = field(default_factory=Quota, init=False)
+    _files: QueueFiles | None = field(default=None, init=False)
+    _served: set[Any] = field(default_factory=set, init=False)
+    _labels: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    _due_s: float = field(default=-math.inf, init=False)
+    """When it has to be looked at again; at the first turn in any case."""
 
-        `priorities` is kept up to date: the numbers of priority classes by name. After a change of them
-        `touch` is called.
-        """
-        self.objects = QuotaObjects()
-        self._say = say
-        self._notices = notices
-        self._known = known
-        self._base = base
-        self._fair_sharing = fair_sharing
-        self._priorities = {} if priorities is None else priorities
-        self._touch = touch
-        self._files: QueueFiles | None = None
-        self._last_good = known or base
-        self._served: set[Any] = set()
-        self._labels: dict[str, Mapping[str, str]] = {}
-        self._due_s = -math.inf
-        """When it has to be looked at again; at the first turn in any case."""
-
-    @property
-    def quota(self) -> Quota:
-        return self._known
+    def __post_init__(self) -> None:
+        self._last_good = self.known or self.base
 
     def take(self, changed: Changed, now_s: float) -> None:
         kind = changed.kind
@@ -265,7 +253,7 @@ class QuotaController:
             for change in changed.changes:
                 self._namespace(change, now_s)
 
-    def _namespace(self, change: Change[objects.Batch], now_s: float) -> None:
+    def _namespace(self, change: Change[Batch], now_s: float) -> None:
         meta = change.object.metadata
         before = self._labels.get(meta.name)
         if change.did is ChangeType.DELETED:
@@ -292,20 +280,20 @@ class QuotaController:
         self._due_s = math.inf
         found = self._find()
         self._notices.tell(found.faults, now_s)
-        if found.quota != self._known:
-            self._known = found.quota
+        if found.quota != self.known:
+            self.known = found.quota
             _log.info("quota: %s", summary(found.quota))
             self._say(ev.QuotaSet(now_s, found.quota, cause="kubernetes"))
         priorities = {one.name: one.value for one in found.quota.priority_classes}
-        if priorities != self._priorities:
-            self._priorities.clear()
-            self._priorities.update(priorities)
-            self._touch()
+        if priorities != self.priorities:
+            self.priorities.clear()
+            self.priorities.update(priorities)
+            self.touch()
 
     def _find(self) -> LoadedQuota:
         if self._served >= _NEEDED:
-            return self.objects.quota(self._labels, self._fair_sharing)
-        found = read_queue_files(self._files, self._base, self._last_good)
+            return self.objects.quota(self._labels, self.fair_sharing)
+        found = read_queue_files(self._files, self.base, self._last_good)
         self._last_good = found.quota
         return found
 

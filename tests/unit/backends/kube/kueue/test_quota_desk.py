@@ -56,7 +56,7 @@ class Office:
         self.now_s += SETTLE_S
         self.desk.drive(self.now_s)
         assert self.desk.next_s() == math.inf
-        return self.desk.quota
+        return self.desk.known
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
@@ -68,20 +69,20 @@ class PodAffinity(Plugin):
         return fits
 
     def _apart(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        fits = np.ones(len(rows), np.bool_)
-        for term in need.cls.apart:
-            codes = cluster.nodes.label(term.topology_key).codes
-            fits &= ~_in_domain(codes, rows, _per_domain(codes, _count((term,), cluster)))
-        return fits
+        return _outside({term: _count((term,), cluster) for term in need.cls.apart}, cluster, rows)
 
     def _welcome(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        fits = np.ones(len(rows), np.bool_)
-        for term in need.foes:
-            holders = cluster.affinity_counts.apart.get(term)
-            if holders is not None:
-                codes = cluster.nodes.label(term.topology_key).codes
-                fits &= ~_in_domain(codes, rows, _per_domain(codes, holders))
-        return fits
+        holders = cluster.affinity_counts.apart
+        return _outside({term: holders[term] for term in need.foes if term in holders}, cluster, rows)
+
+
+def _outside(pods_of: Mapping[PodTerm, Ints], cluster: Cluster, rows: Rows) -> Flags:
+    """Which rows share no domain of a term with a pod that it counts."""
+    fits = np.ones(len(rows), np.bool_)
+    for term, per_node in pods_of.items():
+        codes = cluster.nodes.label(term.topology_key).codes
+        fits &= ~_in_domain(codes, rows, _per_domain(codes, per_node))
+    return fits
 
 
 def _count(terms: tuple[PodTerm, ...], cluster: Cluster) -> Ints:
