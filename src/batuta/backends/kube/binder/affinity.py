@@ -29,32 +29,17 @@ class Requirement(NamedTuple):
 
     def matches_value(self, value: str | None) -> bool:
         """`value` is None where the label is missing."""
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return self._compares(value)
-            case _:
-                return False
-
-    def _compares(self, value: str | None) -> bool:
-        number, bound = _integer(value), _integer(self.values[0] if len(self.values) == 1 else None)
-        if number is None or bound is None:
+        if self.operator in ("In", "NotIn"):
+            return (value in self.values) is (self.operator == "In")
+        if self.operator in ("Exists", "DoesNotExist"):
+            return (value is not None) is (self.operator == "Exists")
+        if self.operator not in ("Gt", "Lt") or len(self.values) != 1:
+            return False
+        try:
+            number, bound = int(value or ""), int(self.values[0])
+        except ValueError:
             return False
         return number > bound if self.operator == "Gt" else number < bound
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
 
 
 def requirements(

@@ -163,30 +163,20 @@ def not_after(certificate: bytes) -> datetime | None:
     text = certificate.decode("ascii", errors="replace")
     try:
         first = text[text.index(begin) : text.index(end) + len(end)]
-        body = _inside(ssl.PEM_cert_to_DER_cert(first))  # Certificate
-        fields = _elements(_inside(body))  # TBSCertificate
+        [(_, whole)] = _elements(ssl.PEM_cert_to_DER_cert(first))  # Certificate
+        fields = _elements(_elements(whole)[0][1])  # TBSCertificate
         position = 4 if fields[0][0] == 0xA0 else 3  # the version is optional
-        kind, time = _elements(fields[position][1])[1]
+        kind, said = _elements(fields[position][1])[1]
+        moment = said.decode("ascii")
+        if kind == 0x17:  # a UTCTime has two digits of a year, 1950 to 2049; a GeneralizedTime has four
+            moment = ("19" if moment >= "50" else "20") + moment
+        return datetime.strptime(moment, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
     except (ValueError, IndexError):
         return None
-    return _time(kind, time.decode("ascii"))
-
-
-def _time(kind: int, text: str) -> datetime | None:
-    """A UTCTime (two digits of a year, 1950 to 2049) or a GeneralizedTime."""
-    if kind == 0x17:
-        text = ("19" if text >= "50" else "20") + text
-    try:
-        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-def _inside(der: bytes) -> bytes:
-    return _elements(der)[0][1]
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """Tag and content of each element of a DER sequence."""
     found, at = [], 0
     while at < len(der):
         tag, length = der[at], der[at + 1]

@@ -52,6 +52,13 @@ class WatchEvent(msgspec.Struct, Generic[Item]):
     object: Item
 
 
+class ConfigMap(msgspec.Struct, kw_only=True):
+    """Texts by name."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     """A kind of object, and the type that it is decoded into."""
@@ -125,7 +132,7 @@ POD: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
 NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Batch, namespaced=False)
 SERVICE: Final = Kind("", "v1", "services", "Service", Batch)
-CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", Batch)
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 EVENT: Final = Kind("events.k8s.io", "v1", "events", "Event", Batch)
 JOB: Final = Kind("batch", "v1", "jobs", "Job", Batch)
 JOB_SET: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", Batch)

@@ -148,12 +148,7 @@ class LeaderElector:
         return await self._write(found)
 
     async def _create(self) -> bool:
-        body = {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.name,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": self._spec(None),
-        }
+        body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": self._spec(None)}
         try:
             self._seen = await self._api.create(LEASE, body, self._namespace)
         except AlreadyExists:

@@ -8,10 +8,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from batuta.backends.kube import objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists, Conflict, NotFound
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import CONFIG_MAP
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine, from_plain, to_plain
 from batuta.core.health_rules import HealthRules, Source
@@ -125,17 +124,9 @@ class StoredState(NamedTuple):
     version: str = ""
 
 
-class _ConfigMap(msgspec.Struct, kw_only=True):
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    data: dict[str, str] = {}
-
-
-_CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", _ConfigMap)
-
-
 async def load_state(api: Api, namespace: str, name: str) -> StoredState:
     try:
-        found = await api.get(_CONFIG_MAP, name, namespace)
+        found = await api.get(CONFIG_MAP, name, namespace)
     except NotFound:
         return StoredState()
     return StoredState(found.data.get(KEY, ""), found.metadata.resource_version)
@@ -143,15 +134,13 @@ async def load_state(api: Api, namespace: str, name: str) -> StoredState:
 
 async def save_state(api: Api, namespace: str, name: str, stored: StoredState) -> StoredState:
     """Replaces the version that was read; raises Conflict when another client has written since."""
-    metadata = {"name": name, "namespace": namespace}
-    if stored.version:
-        metadata["resourceVersion"] = stored.version
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": stored.version}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: stored.text}}
     try:
         if stored.version:
-            written = await api.update(_CONFIG_MAP, name, body, namespace)
+            written = await api.update(CONFIG_MAP, name, body, namespace)
         else:
-            written = await api.create(_CONFIG_MAP, body, namespace)
+            written = await api.create(CONFIG_MAP, body, namespace)
     except (AlreadyExists, NotFound) as error:
         raise Conflict(f"another client has written {namespace}/{name}: {error.message}") from error
     return StoredState(stored.text, written.metadata.resource_version)

@@ -155,9 +155,6 @@ class Observed:
     pods: Sequence[Pod] = ()
     objects: Sequence[tuple[ChildKind, Batch]] = ()
 
-    def of_kind(self, kind: ChildKind) -> list[Batch]:
-        return [one for its, one in self.objects if its == kind]
-
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:

@@ -102,7 +102,8 @@ def status_of_batch(observed: Observed, kind: ChildKind, run: Run, to_blame: Seq
     """Over when the Job or MPIJob says so; the failure of a pod in `to_blame` explains it."""
     found, ready = counts(members(observed.pods, run))
     start = str(run.start)
-    ends = [ending(one) for one in observed.of_kind(kind) if one.metadata.labels.get(names.START) == start]
+    batches = [one for its, one in observed.objects if its == kind and one.metadata.labels.get(names.START) == start]
+    ends = [ending(one) for one in batches]
     end = next((one for one in ends if one is not None), None)
     if end is None:
         return JobStatus(found, ready)

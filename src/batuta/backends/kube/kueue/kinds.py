@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import CONFIG_MAP, Kind
 
 GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
@@ -56,14 +56,8 @@ SETTINGS: Final = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT, CLUSTER_QUE
 ALL: Final = (*SETTINGS, WORKLOAD)
 
 
-class QueueFiles(msgspec.Struct, kw_only=True):
-    """A ConfigMap whose keys are files with objects like these, for clusters that do not know Kueue."""
-
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    data: dict[str, str] = {}
-
-
-QUEUE_FILES: Final = Kind("", "v1", "configmaps", "ConfigMap", QueueFiles)
+QUEUE_FILES: Final = CONFIG_MAP
+"""Its keys are files with objects like these, for clusters that do not know Kueue."""
 
 
 class ConditionUpdate(NamedTuple):

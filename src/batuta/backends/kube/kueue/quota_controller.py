@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube.client import kinds as core_kinds
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import ConfigMap, Kind
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
+from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject
 from batuta.backends.kube.objects import Batch, Meta
 from batuta.backends.kube.operator.events import build_event, create_event
 from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
@@ -184,7 +184,7 @@ def _read(kind: Kind[Any], setting: KueueObject) -> _Read:
     return _Read(meta.uid, meta.generation, change.objects[0].value, "")
 
 
-def read_queue_files(config_map: QueueFiles | None, base: Quota, last: Quota) -> LoadedQuota:
+def read_queue_files(config_map: ConfigMap | None, base: Quota, last: Quota) -> LoadedQuota:
     """What the files say on top of `base`. All or nothing: with a fault in them the last good value stays."""
     if config_map is None:
         return LoadedQuota(base)
@@ -227,7 +227,7 @@ class QuotaController:
     touch: Callable[[], None] = lambda: None
     objects: QuotaObjects = field(default_factory=QuotaObjects, init=False)
     _last_good: Quota = field(default_factory=Quota, init=False)
-    _files: QueueFiles | None = field(default=None, init=False)
+    _files: ConfigMap | None = field(default=None, init=False)
     _served: set[Any] = field(default_factory=set, init=False)
     _labels: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
     _due_s: float = field(default=-math.inf, init=False)
