@@ -15,6 +15,7 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Outcome, Within, default_profile
 from batuta.backends.kube.binder.node_scores import NodeScores, NodeScoresCache
 from tests.support.examples import examples
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder import slow_model
 from tests.unit.backends.kube.binder.things import GPU, node, pod
 
@@ -271,7 +272,7 @@ class BinderMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_are_right(self) -> None:
-        self.cluster.check_invariants()
+        check_cluster(self.cluster)
 
     def put_pod(self, one: objects.Pod, on: str) -> None:
         self.made += 1

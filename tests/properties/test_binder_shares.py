@@ -12,6 +12,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Need, profile_of
 from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from tests.support.examples import examples
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.test_gpus import share, shared_node, utilisation
 from tests.unit.backends.kube.binder.things import cluster, pod, single
 
@@ -48,7 +49,7 @@ def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
         for binding in outcome.bindings:
             if dice.random() < 0.3:
                 where.pod_gone(binding.key)
-    where.check_invariants()
+    check_cluster(where)
 
     cards = where.gpu_table
     assert (cards.memory_taken_mib <= cards.memory_mib).all()

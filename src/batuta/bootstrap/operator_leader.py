@@ -22,7 +22,7 @@ from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.controller import HealthController, HealthOptions
 from batuta.backends.kube.health.state import load_state
-from batuta.backends.kube.kueue.setup import QuotaControllers, set_up_quota
+from batuta.backends.kube.kueue.setup import QuotaObserver, set_up_quota
 from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, Timing
@@ -139,10 +139,10 @@ class Leader(EngineHost):
         assembly.start(clock())
         self.listening = LogSubscriptions(listeners.post)
         company = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
-        self.backend, self.usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
+        self.backend, self.usher, shown = kube_backend(world, inbox, clerks, config, clock, company)
         assembly.attach(self.backend)
         observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(self.backend.reconciler))]
-        if (shown := desks.watch()) is not None:
+        if shown is not None:
             observers.append(("status of queues", shown))
         url = config.telemetry.otlp_url
         told = telemetry(assembly.fence, world, url, place="kubernetes", tells_of_preempted=False)
@@ -196,7 +196,7 @@ def kube_backend(
     config: OperatorConfig,
     clock: Callable[[], float],
     company: Dependencies = NO_DEPENDENCIES,
-) -> tuple[KubeBackend, GangBinder, QuotaControllers]:
+) -> tuple[KubeBackend, GangBinder, QuotaObserver | None]:
     """What carries decisions out on a cluster, once it has looked at all that is there."""
     said, experience, health = EventBuffer(), company.experience, company.health
     observed = ObjectCache()
@@ -228,7 +228,7 @@ def kube_backend(
     }
     nodes = NodeController(site, observed, teller, config.gpu_resources, _told_of_others(world))
     floor = Reconciler(site, usher, observed, nodes, known, config.namespaces, company.fence)
-    desks = set_up_quota(floor, site, observed, config, world)
+    shown = set_up_quota(floor, site, observed, config, world)
     is_known = (lambda job: True) if experience is None else experience.knows
     set_up_trials(floor, site, observed, world, partial(_most, teller), is_known)
     floor.controllers.append(ParkingController(world, observed, writes))
@@ -240,7 +240,7 @@ def kube_backend(
         site.excuse = desk.excuse
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
-    return backend, usher, desks
+    return backend, usher, shown
 
 
 def _expected(world: World, job: JobId) -> float | None:

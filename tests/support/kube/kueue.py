@@ -190,7 +190,7 @@ class Heard:
 
     @property
     def quota(self) -> Quota:
-        return self._desk.quota
+        return self._desk.known
 
     @property
     def times(self) -> int:

@@ -6,7 +6,7 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,17 @@ class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc
 
     Objects are trees, so the collector of garbage has no business with their hundreds of thousands of parts.
     """
+
+
+T = TypeVar("T")
+
+
+def decode_annotation(text: str, kind: type[T], empty: T) -> T:
+    """The JSON of an annotation; text that cannot be read says nothing, as does none."""
+    try:
+        return msgspec.json.decode(text.encode(), type=kind) if text else empty
+    except msgspec.MsgspecError:
+        return empty
 
 
 class OwnerReference(_Base):

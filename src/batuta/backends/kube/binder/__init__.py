@@ -4,10 +4,10 @@ A `Cluster` is told of nodes and pods as they come and go; a `Binder` places gro
 """
 
 from batuta.backends.kube.binder.binder import Binder
-from batuta.backends.kube.binder.cluster import Cluster, Held, pod_key
-from batuta.backends.kube.binder.group import Binding, Group, Member, Outcome, Refusal, Why, Within
+from batuta.backends.kube.binder.cluster import Cluster
+from batuta.backends.kube.binder.group import Binding, Group, Member, Outcome, Refusal, Within
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
-from batuta.backends.kube.binder.profile import BadProfile, Level, Profile, default_profile, profile_of
+from batuta.backends.kube.binder.profile import BadProfile, Profile, default_profile, profile_of
 
 __all__ = [
     "BadProfile",
@@ -15,8 +15,6 @@ __all__ = [
     "Binding",
     "Cluster",
     "Group",
-    "Held",
-    "Level",
     "Member",
     "Need",
     "No",
@@ -25,9 +23,7 @@ __all__ = [
     "Profile",
     "Refusal",
     "Scope",
-    "Why",
     "Within",
     "default_profile",
-    "pod_key",
     "profile_of",
 ]

@@ -14,6 +14,8 @@ import numpy as np
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Ints, padded
 
+_MOST_FILTERS: Final = 512
+
 
 class Requirement(NamedTuple):
     """One condition on one label. An unknown operator matches nothing."""
@@ -27,32 +29,17 @@ class Requirement(NamedTuple):
 
     def matches_value(self, value: str | None) -> bool:
         """`value` is None where the label is missing."""
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return self._compares(value)
-            case _:
-                return False
-
-    def _compares(self, value: str | None) -> bool:
-        number, bound = _integer(value), _integer(self.values[0] if len(self.values) == 1 else None)
-        if number is None or bound is None:
+        if self.operator in ("In", "NotIn"):
+            return (value in self.values) is (self.operator == "In")
+        if self.operator in ("Exists", "DoesNotExist"):
+            return (value is not None) is (self.operator == "Exists")
+        if self.operator not in ("Gt", "Lt") or len(self.values) != 1:
+            return False
+        try:
+            number, bound = int(value or ""), int(self.values[0])
+        except ValueError:
             return False
         return number > bound if self.operator == "Gt" else number < bound
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
 
 
 def requirements(
@@ -169,7 +156,7 @@ class TermsFilter(NamedTuple):
     terms: tuple[PodTerm, ...]
 
     def counts(self, who: Identity, terminating: bool) -> bool:
-        del terminating  # still there, so still near
+        # A pod that terminates is still there, so still near.
         return all(term.matches(who) for term in self.terms)
 
 
@@ -184,7 +171,6 @@ class SpreadFilter(NamedTuple):
 
 
 PodFilter: TypeAlias = TermsFilter | SpreadFilter
-_MOST_FILTERS: Final = 512
 
 
 class CountedPod(NamedTuple):
@@ -201,7 +187,6 @@ class AffinityCounts:
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows whenever a count changes."""
         self.apart: dict[PodTerm, Ints] = {}
         """Anti-affinity terms of the pods that are there: how many pods of each node have them."""
         self._capacity = 0
@@ -247,7 +232,3 @@ class AffinityCounts:
         """Drops all counts of filters; they are counted again when a plugin asks."""
         self._counts.clear()
         self.version += 1
-
-
-def spread_filter(spread: Spread) -> SpreadFilter:
-    return SpreadFilter(spread.namespace, spread.selector)

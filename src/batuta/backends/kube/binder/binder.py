@@ -6,14 +6,15 @@ The members of a group are reserved one after another; all are released if one o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.group import (
+    UNKNOWN_NODE,
     Binding,
     Group,
     Member,
@@ -22,12 +23,10 @@ from batuta.backends.kube.binder.group import (
     Why,
     may_try,
     queue_order,
-    unknown_node,
 )
-from batuta.backends.kube.binder.node_scores import NodeScoresCache
+from batuta.backends.kube.binder.node_scores import NodeScores, NodeScoresCache
 from batuta.backends.kube.binder.node_table import Rows
 from batuta.backends.kube.binder.plugin import Need, No
-from batuta.backends.kube.binder.plugins import topology
 from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from batuta.backends.kube.binder.plugins.topology import Tree
 from batuta.backends.kube.binder.profile import Profile, default_profile
@@ -36,27 +35,25 @@ _CANDIDATES: Final = 8
 """How many domains of a level are tried for what is only a wish."""
 
 
+@dataclass(slots=True)
 class PlacementAttempt:
     """One group's way through Filter, Score and Reserve."""
 
-    def __init__(
-        self, group: Group, cluster: Cluster, views: NodeScoresCache, share: GpuShare, deadline_s: float
-    ) -> None:
-        self._group = group
-        self._cluster = cluster
-        self._views = views
-        self._share = share
-        self._deadline_s = deadline_s
-        self._reserved: dict[str, Binding] = {}
+    _group: Group
+    _cluster: Cluster
+    _views: NodeScoresCache
+    _tree: Tree
+    _share: GpuShare
+    _deadline_s: float
+    _reserved: dict[str, Binding] = field(default_factory=dict)
 
     @property
     def bindings(self) -> list[Binding]:
-        """In the order of the members."""
         return [self._reserved[member.key] for member in self._group.members]
 
-    def place(self, tree: topology.Tree) -> Refusal | None:
+    def place(self) -> Refusal | None:
         """Reserves a place for every member, or says why not and holds nothing."""
-        refusal = self._place_decided() or self._place_open(tree)
+        refusal = self._place_decided() or self._place_open()
         if refusal is not None:
             self._undo(set(self._reserved))
         return refusal
@@ -69,64 +66,46 @@ class PlacementAttempt:
                 continue
             row = self._cluster.nodes.row.get(member.node)
             need = self._views.need(member.pod, self._group)
-            no = unknown_node() if row is None else self._views.of(need).check(row, member.gpus)
+            no = UNKNOWN_NODE if row is None else self._views.of(need).check(row, member.gpus)
             if no is not None or row is None:
-                unfit.setdefault(member.node, no or unknown_node())
+                unfit.setdefault(member.node, no or UNKNOWN_NODE)
             else:
                 self._reserve(member, need, row)
         if not unfit:
             return None
         reasons = tuple(Why(no, count) for no, count in Counter(unfit.values()).most_common())
-        return self._refusal(reasons=reasons, by_node=unfit)
+        return self._refusal(reasons, by_node=unfit)
 
-    def _place_open(self, tree: topology.Tree) -> Refusal | None:
+    def _place_open(self) -> Refusal | None:
         """Members that may go anywhere, or anywhere within one domain of the topology."""
         members = [member for member in self._group.members if not member.node]
-        within = self._group.within
+        within, tree = self._group.within, self._tree
         if within is None or not members:
             return self._place_among(members, None)
         if within.level not in tree.level_names:
-            return self._refusal(reasons=(Why(topology.unknown_level(within.level, tree), 0),))
+            return self._refusal((Why(tree.unknown_level(within.level), 0),))
         required = within.mode == "Required"
-        for level in topology.outwards(tree, within.level, required):
-            for rows in islice(self._domains(tree, level, members), None if required else _CANDIDATES):
-                refusal = self._place_among(members, rows)
-                if refusal is None:
+        for level in tree.outwards(within.level, required):
+            wanted = Counter(self._views.need(member.pod, self._group) for member in members)
+            views = [self._views.fresh(need) for need in wanted]
+            for rows in islice(tree.domains(level, wanted, views), None if required else _CANDIDATES):
+                if self._place_among(members, rows) is None:
                     return None
                 self._undo({member.key for member in members})
         if not required:
             return self._place_among(members, None)
-        return self._place_nowhere(tree, within.level, members)
+        view = self._views.fresh(self._views.need(members[0].pod, self._group))
+        return self._refusal((Why(tree.no_domain(within.level, len(members), view), 0), *_reasons(view)))
 
     def _place_among(self, members: Sequence[Member], rows: Rows | None) -> Refusal | None:
         for member in members:
             need = self._views.need(member.pod, self._group)
-            view = self._views.of(need)
-            view.refresh()
+            view = self._views.fresh(need)
             row = view.best(rows)
             if row < 0:
-                return self._refusal(
-                    pod=member.key,
-                    placed=len(self._reserved),
-                    reasons=tuple(Why(no, count) for no, count in _by_count(view.reasons())),
-                )
+                return self._refusal(_reasons(view), pod=member.key, placed=len(self._reserved))
             self._reserve(member, need, row)
         return None
-
-    def _domains(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Iterator[Rows]:
-        wanted = Counter(self._views.need(member.pod, self._group) for member in members)
-        views = [self._views.of(need) for need in wanted]
-        for view in views:
-            view.refresh()
-        return topology.domains(tree, level, self._cluster, wanted, views)
-
-    def _place_nowhere(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Refusal:
-        view = self._views.of(self._views.need(members[0].pod, self._group))
-        view.refresh()
-        most = topology.most_room(tree, level, self._cluster, view)
-        no = topology.no_domain(level, len(members), most)
-        reasons = (Why(no, 0), *(Why(other, count) for other, count in _by_count(view.reasons())))
-        return self._refusal(reasons=reasons)
 
     def _reserve(self, member: Member, need: Need, row: int) -> None:
         gpus = member.gpus or self._pick_gpus(need, row)
@@ -149,26 +128,14 @@ class PlacementAttempt:
             self._cluster.forget(key)
             del self._reserved[key]
 
-    def _refusal(
-        self,
-        pod: str = "",
-        placed: int = 0,
-        reasons: tuple[Why, ...] = (),
-        by_node: dict[str, No] | None = None,
-    ) -> Refusal:
-        return Refusal(
-            group=self._group.key,
-            pod=pod,
-            nodes=len(self._cluster.nodes),
-            placed=placed,
-            members=len(self._group.members),
-            reasons=reasons,
-            by_node=by_node or {},
-        )
+    def _refusal(self, reasons: tuple[Why, ...], **details: Any) -> Refusal:
+        nodes, members = len(self._cluster.nodes), len(self._group.members)
+        return Refusal(self._group.key, nodes=nodes, members=members, reasons=reasons, **details)
 
 
-def _by_count(found: Counter[No]) -> list[tuple[No, int]]:
-    return sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
+def _reasons(view: NodeScores) -> tuple[Why, ...]:
+    """Why the nodes will not do, the most frequent reason first."""
+    return tuple(sorted((Why(*item) for item in view.reasons().items()), key=lambda why: (-why.nodes, str(why.no))))
 
 
 class Binder:
@@ -192,6 +159,7 @@ class Binder:
         bindings: list[Binding] = []
         refusals: list[Refusal] = []
         refused: dict[Hashable, Refusal] = {}
+        deadline_s = now_s + self.profile.assume_s
         for group in sorted(groups, key=queue_order):
             waits = may_try(group, self.cluster)
             if waits is not None:
@@ -200,10 +168,11 @@ class Binder:
                 continue
             alike = self._alike(group)
             if alike is not None and alike in refused:
-                refusals.append(_same(refused[alike], group))
+                known = refused[alike]
+                refusals.append(replace(known, group=group.key, pod=group.members[0].key if known.pod else ""))
                 continue
-            attempt = PlacementAttempt(group, self.cluster, self._views, self._share, now_s + self.profile.assume_s)
-            refusal = attempt.place(self._tree)
+            attempt = PlacementAttempt(group, self.cluster, self._views, self._tree, self._share, deadline_s)
+            refusal = attempt.place()
             if refusal is None:
                 bindings.extend(attempt.bindings)
                 continue
@@ -224,7 +193,3 @@ class Binder:
             if member.node or self.cluster.class_of(member.pod) is not need.cls:
                 return None
         return (need, len(group.members), group.within)
-
-
-def _same(refusal: Refusal, group: Group) -> Refusal:
-    return replace(refusal, group=group.key, pod=group.members[0].key if refusal.pod else "")

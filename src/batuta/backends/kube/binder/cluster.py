@@ -14,20 +14,19 @@ import numpy as np
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import AffinityCounts, CountedPod, Identity
-from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, gpu_indices
-from batuta.backends.kube.binder.gpu_usage import GpuUsage
+from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, GpuUsage, gpu_indices
 from batuta.backends.kube.binder.node_table import NodeTable, PortTable
 from batuta.backends.kube.binder.numa_table import NumaTable
 from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
 from batuta.backends.kube.binder.requests import Needs, is_resized, pod_requests
 
 LONGEST: Final = 65_536
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+_BEGUN: Final = _OVER | {"Running"}
 
 
 class ChangeLog:
     """Rows in the order of their changes. A reader keeps `end`, and later asks what came after it."""
-
-    __slots__ = ("_first", "_rows")
 
     def __init__(self) -> None:
         self._rows: list[int] = []
@@ -53,10 +52,6 @@ class ChangeLog:
         return list(dict.fromkeys(self._rows[seen - self._first :]))
 
 
-_OVER: Final = frozenset({"Succeeded", "Failed"})
-_BEGUN: Final = _OVER | {"Running"}
-
-
 @dataclass(frozen=True, slots=True)
 class AssignedPod:
     """What a pod holds. Two that hold the same are equal, so that an update without news costs nothing."""
@@ -79,26 +74,23 @@ def pod_key(pod: objects.Pod) -> str:
 
 
 def is_over(pod: objects.Pod) -> bool:
-    """A pod that has ended holds nothing."""
     return pod.status.phase in _OVER
 
 
 def has_begun(pod: objects.Pod) -> bool:
-    """A pod whose processes run, or did."""
     return pod.status.phase in _BEGUN
 
 
-def assigned_pod(pod: objects.Pod, cls: PodClass) -> AssignedPod:
-    """What a pod that is bound holds of its node."""
+def assigned_pod(pod: objects.Pod, cls: PodClass, node: str, gpus: tuple[int, ...], load: float | None) -> AssignedPod:
+    """What a pod that is bound, or assumed to be, holds of its node."""
     meta = pod.metadata
-    requests = tuple(pod_requests(pod).items()) if is_resized(pod) else cls.requests
     return AssignedPod(
         key=pod_key(pod),
         uid=meta.uid,
-        node=pod.spec.node_name,
+        node=node,
         cls=cls,
-        requests=requests,
-        holding=holding_of(cls, gpu_indices(meta.annotations), expected_load(meta.annotations)),
+        requests=tuple(pod_requests(pod).items()) if is_resized(pod) else cls.requests,
+        holding=holding_of(cls, gpus, load),
         namespace=meta.namespace,
         labels=meta.labels,
         terminating=bool(meta.deletion_timestamp),
@@ -107,7 +99,6 @@ def assigned_pod(pod: objects.Pod, cls: PodClass) -> AssignedPod:
 
 
 def holding_of(cls: PodClass, gpus: tuple[int, ...], load: float | None) -> GpuHolding:
-    """What a pod of a class holds of the GPUs that it was given."""
     if cls.gpus:
         return GpuHolding(cls.gpus, gpus[: cls.gpus])
     if cls.share is not None:
@@ -159,8 +150,6 @@ class Cluster:
         self._earliest_s = math.inf
         """No assumption ends before this; thousands of them are not looked at for nothing."""
 
-    # ------------------------------------------------------------------------------------------------ nodes
-
     def node_set(self, node: objects.Node) -> None:
         """A node came or changed. Pods that were known to be on it before it was count from now on."""
         name = node.metadata.name
@@ -195,7 +184,6 @@ class Cluster:
         self.node_log.note(row)
 
     def topology_set(self, topology: objects.NodeResourceTopology) -> None:
-        """A report of what each NUMA node of a node has left."""
         self._topologies[topology.metadata.name] = topology
         self._read_topology(topology.metadata.name)
 
@@ -213,8 +201,6 @@ class Cluster:
         if self._namespaces.pop(name, None) is not None:
             self.affinity_counts.forget_filters()
 
-    # ------------------------------------------------------------------------------------------------- pods
-
     def pod_set(self, pod: objects.Pod) -> None:
         """A pod came or changed, of whatever scheduler. One that is bound and not over counts on its node."""
         key = pod_key(pod)
@@ -225,7 +211,9 @@ class Cluster:
         if is_over(pod):
             self._remove(key)
         elif pod.spec.node_name:
-            found = assigned_pod(pod, self.class_of(pod))
+            stated = pod.metadata.annotations
+            gpus, load = gpu_indices(stated), expected_load(stated)
+            found = assigned_pod(pod, self.class_of(pod), pod.spec.node_name, gpus, load)
             self._deadline_s.pop(key, None)
             if before is not None and self._is_counted_alike(before, found):
                 self._assigned[key] = self._by_node[found.node][key] = found
@@ -235,36 +223,16 @@ class Cluster:
         # A pod without a node that is assumed to have one: the news of its binding is yet to come.
 
     def pod_gone(self, key: str) -> None:
-        """A pod was deleted."""
         self._remove(key)
         self._class_of.pop(key, None)
 
     def assume(
-        self,
-        pod: objects.Pod,
-        node: str,
-        gpus: tuple[int, ...],
-        deadline_s: float,
-        load: float | None = None,
+        self, pod: objects.Pod, node: str, gpus: tuple[int, ...], deadline_s: float, load: float | None = None
     ) -> None:
         """Counts a pod on a node before an informer shows it there, until `deadline_s` at the latest."""
-        cls = self.class_of(pod)
-        meta = pod.metadata
         key = pod_key(pod)
         self._remove(key)
-        self._add(
-            AssignedPod(
-                key,
-                meta.uid,
-                node,
-                cls,
-                cls.requests,
-                holding_of(cls, gpus, load),
-                meta.namespace,
-                meta.labels,
-                bool(meta.deletion_timestamp),
-            )
-        )
+        self._add(assigned_pod(pod, self.class_of(pod), node, gpus, load))
         self._deadline_s[key] = deadline_s
         self._earliest_s = min(self._earliest_s, deadline_s)
 
@@ -286,15 +254,12 @@ class Cluster:
         self._earliest_s = min(self._deadline_s.values(), default=math.inf)
         return late
 
-    # --------------------------------------------------------------------------------------------- queries
-
     @property
     def assumed(self) -> Collection[str]:
         """Pods whose binding the API server has not confirmed yet."""
         return self._deadline_s.keys()
 
     def node_of(self, key: str) -> str | None:
-        """Where a pod is, or is assumed to be."""
         assigned = self._assigned.get(key)
         return None if assigned is None else assigned.node
 
@@ -323,12 +288,9 @@ class Cluster:
         row = self.nodes.row.get(node)
         named = set() if row is None else set(self.gpu_table.ill_ones(row))
         unnamed = cpus_milli = memory_bytes = 0
-        for key, assigned in self._by_node.get(node, {}).items():
-            if key in ours:
-                named.difference_update(assigned.holding.gpus)
-        for key, assigned in self._by_node.get(node, {}).items():
-            if key in ours:
-                continue
+        here = self._by_node.get(node, {})
+        named.difference_update(*(assigned.holding.gpus for key, assigned in here.items() if key in ours))
+        for assigned in (assigned for key, assigned in here.items() if key not in ours):
             named.update(assigned.holding.gpus)
             unnamed += max(0, assigned.holding.number - len(assigned.holding.gpus))
             for name, value in assigned.requests:
@@ -338,43 +300,10 @@ class Cluster:
         return Held(tuple(sorted({*named, *guessed})), cpus_milli, memory_bytes)
 
     def counted_pods(self) -> Iterator[CountedPod]:
-        """All pods on nodes that are known."""
         for assigned in self._assigned.values():
             row = self.nodes.row.get(assigned.node)
             if row is not None:
                 yield self._counted_pod(row, assigned)
-
-    # ------------------------------------------------------------------------------------------------- books
-
-    def check_invariants(self) -> None:
-        """Counts everything again from the objects, and raises where a sum differs. For tests."""
-        again = Cluster()
-        again._namespaces = dict(self._namespaces)
-        for node in self._objects.values():
-            again.node_set(node)
-        for assigned in self._assigned.values():
-            again._add(assigned)
-        for name, row in self.nodes.row.items():
-            other = again.nodes.row[name]
-            for resource, line in self.nodes.resources.items():
-                free = again.nodes.free[again.nodes.line(resource), other]
-                assert self.nodes.free[line, row] == free, f"{name}: {resource}"
-            for table in (
-                "held",
-                "sharers",
-                "memory_taken_mib",
-                "compute_taken",
-                "soft_taken",
-                "unnamed",
-                "untouched",
-            ):
-                mine, theirs = getattr(self.gpu_table, table)[row], getattr(again.gpu_table, table)[other]
-                assert np.sum(mine) == np.sum(theirs), f"{name}: {table}"
-            assert self.ports.by_row.get(row) == again.ports.by_row.get(other), f"{name}: ports"
-            for term, column in self.affinity_counts.apart.items():
-                assert column[row] == again.affinity_counts.apart[term][other], f"{name}: {term}"
-        assert self._deadline_s.keys() <= self._assigned.keys(), "an assumption without a pod"
-        assert sum(map(len, self._by_node.values())) == len(self._assigned), "a pod on two nodes"
 
     def _add(self, assigned: AssignedPod) -> None:
         self._assigned[assigned.key] = assigned

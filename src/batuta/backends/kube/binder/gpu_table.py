@@ -1,20 +1,28 @@
-"""The GPUs of each node by index: capacity, health, which are held whole, and how much of each is left."""
+"""The GPUs of each node by index: capacity, health, what pods hold of them, and how busy agents report them to be."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.node_table import Flags, Floats, Ints, padded
+from batuta.backends.kube.binder.node_table import Flags, Floats, Ints, Rows, padded
 from batuta.backends.kube.binder.pod_class import Share
 from batuta.backends.kube.binder.requests import amount, whole
 
 WHOLE_COMPUTE: Final = 100
 _MOST_CARDS: Final = 1024
+UNKNOWN: Final = 0.5
+"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+_FEWEST: Final = 8
+STALE_S: Final = 90.0
+HALF_LIFE_S: Final = 30.0
+STEP_S: Final = 5.0
+"""Ages are looked at in steps, so that a cycle does not have to work out everything anew."""
 
 
 class GpuCapacity(NamedTuple):
@@ -40,20 +48,12 @@ def gpus_of_node(node: objects.Node) -> tuple[GpuCapacity, ...]:
 
 def unhealthy_gpus(annotations: Mapping[str, str]) -> dict[int, str]:
     """The GPUs that health has taken out of service, and why; what cannot be read says nothing."""
-    text = annotations.get(names.ILL_GPUS, "")
-    try:
-        told: dict[str, str] = _decode_ill(text.encode()) if text else {}
-    except msgspec.MsgspecError:
-        return {}
+    told = objects.decode_annotation(annotations.get(names.ILL_GPUS, ""), dict[str, str], {})
     return {int(gpu): why for gpu, why in told.items() if gpu.isdecimal() and len(gpu) < 5}
 
 
 def _from_annotation(text: str) -> tuple[GpuCapacity, ...]:
-    """What cannot be read says nothing."""
-    try:
-        told = {card.index: card for card in _decode(text.encode())} if text else {}
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return ()
+    told = {card.index: card for card in objects.decode_annotation(text, list[_ReportedGpu], [])}
     if not told or min(told) < 0 or max(told) >= _MOST_CARDS:
         return ()
     # A number that is not told of is no card: nothing may be given of it.
@@ -93,15 +93,6 @@ class _ReportedGpu(msgspec.Struct):
     illness: str = ""
 
 
-_decode: Any = msgspec.json.Decoder(list[_ReportedGpu]).decode
-_decode_ill: Any = msgspec.json.Decoder(dict[str, str]).decode
-
-
-UNKNOWN: Final = 0.5
-"""What a GPU counts as of which nothing is known: neither idle nor busy."""
-_FEWEST: Final = 8
-
-
 class GpuHolding(NamedTuple):
     """What one pod holds of its node's GPUs. `gpus` is empty where no annotation says which ones."""
 
@@ -135,7 +126,6 @@ class GpuTable:
         """How many pods hold the GPU whole; more than one only where another scheduler made a mistake."""
         self.sharers: Ints = np.zeros(shape, np.int64)
         self.load: Floats = np.zeros(shape, np.float64)
-        """What its sharers are expected to use, together."""
         self.unnamed: Ints = np.zeros(0, np.int64)
         """GPUs that pods hold without an annotation that says which."""
         self.believed: Floats = np.zeros(shape, np.float64)
@@ -152,7 +142,6 @@ class GpuTable:
         # Per node, worked out whenever a line of the above changes:
         self.count: Ints = np.zeros(0, np.int64)
         self.untouched: Ints = np.zeros(0, np.int64)
-        """How many GPUs no pod holds any part of."""
         self.mean_busy: Floats = np.zeros(0, np.float64)
         """Mean of what is believed of the GPUs that no pod holds whole; 1 where there are none."""
         self.least_busy: Floats = np.zeros(0, np.float64)
@@ -163,10 +152,8 @@ class GpuTable:
         """Makes room for so many nodes, with so many GPUs each; what is there stays."""
         rows, width = self.exists.shape
         shape = (max(rows, capacity), max(width, cards))
-        for name in _TABLES:
-            setattr(self, name, padded(getattr(self, name), shape))
-        for name in _SUMMARIES:
-            setattr(self, name, padded(getattr(self, name), shape[:1]))
+        for name, column in vars(self).items():
+            setattr(self, name, padded(column, shape[: column.ndim]))
 
     def put(self, row: int, node: objects.Node | None) -> None:
         """Writes which GPUs a node has; None: it has gone."""
@@ -176,19 +163,16 @@ class GpuTable:
             self.resize(0, count)
         self.exists[row] = np.arange(self.exists.shape[1]) < count
         self.sharable[row] = False
-        for table in (self.memory_mib, self.compute, self.ill):
+        values = np.array(cards, np.int64).reshape(count, 3).T
+        for table, line in zip((self.memory_mib, self.compute, self.ill), values, strict=True):
             table[row] = 0
-        if cards:
-            self.memory_mib[row, :count] = [card.memory_mib for card in cards]
-            self.compute[row, :count] = [card.compute_percent for card in cards]
-            self.ill[row, :count] = [card.is_ill for card in cards]
+            table[row, :count] = line
         self.count[row] = count
         for gpu in range(self.exists.shape[1]):
             self._settle(row, gpu)
         self._sum_up(row)
 
     def believe(self, row: int, busy: Floats) -> None:
-        """Writes how busy each GPU of a node probably is."""
         self.believed[row] = busy
         self._sum_up(row)
 
@@ -205,14 +189,7 @@ class GpuTable:
             self.unnamed[row] += sign * max(0, holding.number - len(holding.gpus))
         self._sum_up(row)
 
-    def is_untouched(self, row: int, gpu: int) -> bool:
-        """Whether a GPU is there and well, and no pod is known to hold any part of it."""
-        if gpu < 0 or gpu >= self.exists.shape[1] or self.ill[row, gpu]:
-            return False
-        return bool(self.exists[row, gpu]) and not self.held[row, gpu] and not self.sharers[row, gpu]
-
     def ill_ones(self, row: int) -> list[int]:
-        """The GPUs of which nothing may be given."""
         return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
 
     def calmest(self, row: int, count: int) -> tuple[int, ...]:
@@ -220,7 +197,7 @@ class GpuTable:
 
         Those that are held without a number count as the last ones.
         """
-        untouched = self._untouched(row)
+        untouched = self.untouched_gpus(row)
         free = untouched[: max(len(untouched) - int(self.unnamed[row]), 0)]
         return tuple(sorted(sorted(free, key=lambda gpu: self.tenths(row, gpu))[:count]))
 
@@ -230,7 +207,7 @@ class GpuTable:
 
     def guess(self, row: int, count: int) -> tuple[int, ...]:
         """The GPUs that are taken to be held by pods without an annotated index: the last ones."""
-        return tuple(self._untouched(row)[::-1][:count])
+        return tuple(self.untouched_gpus(row)[::-1][:count])
 
     def _take_share(self, row: int, gpu: int, holding: GpuHolding, sign: int) -> None:
         assert holding.share is not None
@@ -254,10 +231,10 @@ class GpuTable:
         self.full[row, gpu] = max(memory_taken / max(memory, 1), booked / max(whole, 1))
 
     def compute_left_for(self, share: Share) -> Ints:
-        """What is left for shares like this one."""
         return self.soft_left if share.soft else self.compute_left
 
-    def _untouched(self, row: int) -> list[int]:
+    def untouched_gpus(self, row: int) -> list[int]:
+        """The GPUs that are there and well, and of which no pod is known to hold any part."""
         count = int(self.count[row])
         held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
         ill = self.ill[row, :count].tolist()
@@ -283,27 +260,6 @@ class GpuTable:
         self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
 
 
-_TABLES: Final = (
-    "exists",
-    "ill",
-    "memory_mib",
-    "compute",
-    "memory_taken_mib",
-    "compute_taken",
-    "soft_taken",
-    "held",
-    "sharers",
-    "load",
-    "believed",
-    "sharable",
-    "memory_left_mib",
-    "compute_left",
-    "soft_left",
-    "full",
-)
-_SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")
-
-
 def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
     """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
     text = annotations.get(names.GPUS, "")
@@ -311,3 +267,83 @@ def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
     if not all(part.isdecimal() and len(part) < 5 for part in parts):
         return ()
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class _GpuReport(msgspec.Struct):
+    """One line of a report."""
+
+    index: int
+    utilisation: float | None = None
+
+
+class _Report(msgspec.Struct):
+    """What the agent writes."""
+
+    time: float
+    gpus: list[_GpuReport] = []
+
+
+class GpuUsage:
+    """The last report of each node. Rows are those of the node table."""
+
+    def __init__(self) -> None:
+        self._text: dict[int, str] = {}
+        self._time_s: Floats = np.zeros(0)
+        self._reported: Floats = np.zeros((0, _FEWEST))
+        self.now_s = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._text
+
+    def resize(self, capacity: int, cards: int = 0) -> None:
+        rows, width = self._reported.shape
+        shape = (max(rows, capacity), max(width, cards))
+        self._reported = padded(self._reported, shape, math.nan)
+        self._time_s = padded(self._time_s, shape[:1], -math.inf)
+
+    def put(self, row: int, text: str) -> None:
+        """Reads a node's annotation. What cannot be read is no report."""
+        if self._text.get(row, "") == text:
+            return
+        self._time_s[row] = -math.inf
+        self._reported[row] = np.nan
+        self._text.pop(row, None)
+        if text:
+            self._text[row] = text
+            self._read(row, text)
+
+    def tick(self, now_s: float) -> bool:
+        """Moves on to another time; true when that can make a difference."""
+        before, self.now_s = self.now_s, now_s
+        return not self.is_empty and before // STEP_S != now_s // STEP_S
+
+    def busy(self, rows: Rows, width: int) -> Floats:
+        """Nodes × GPUs: the last fresh report; NaN where there is none."""
+        # A report from the future comes from a clock that is wrong, and is as good as an old one.
+        fresh = np.abs(self._stepped_now_s - self._time_s[rows]) <= STALE_S
+        table = np.where(fresh[:, None], self._reported[rows], np.nan)
+        if table.shape[1] >= width:
+            return table[:, :width]
+        return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=np.nan)
+
+    def believed(self, rows: Rows, width: int) -> Floats:
+        """Nodes × GPUs: how busy each probably is; a report counts half after each half-life."""
+        busy = self.busy(rows, width)
+        age_s = np.clip(self._stepped_now_s - self._time_s[rows], 0.0, STALE_S)
+        trust = (0.5 ** (age_s / HALF_LIFE_S))[:, None]
+        return np.where(np.isnan(busy), UNKNOWN, trust * np.nan_to_num(busy) + (1 - trust) * UNKNOWN)
+
+    @property
+    def _stepped_now_s(self) -> float:
+        return self.now_s // STEP_S * STEP_S
+
+    def _read(self, row: int, text: str) -> None:
+        found = objects.decode_annotation(text, _Report, _Report(-math.inf))
+        # A GPU that cannot tell (it fell off the bus) is not known to be idle.
+        told = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
+        gpus = {index: value for index, value in told.items() if 0 <= index < _MOST_CARDS}
+        self.resize(0, max(gpus, default=0) + 1)
+        for index, value in gpus.items():
+            self._reported[row, index] = min(max(value, 0.0), 1.0)
+        self._time_s[row] = found.time

@@ -14,6 +14,8 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster, pod_key
 from batuta.backends.kube.binder.plugin import No
 
+GANG: Final = "gang"
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -85,12 +87,9 @@ class Refusal:
     pod: str = ""
     """The member that found no place; empty where the whole group is meant."""
     nodes: int = 0
-    """How many nodes there are."""
     placed: int = 0
-    """How many members had found a place by then."""
     members: int = 0
     reasons: tuple[Why, ...] = ()
-    """Most frequent first."""
     by_node: Mapping[str, No] = field(default_factory=dict)
     """For members whose place was decided on: why it will not do."""
 
@@ -114,9 +113,6 @@ class Outcome:
     refusals: tuple[Refusal, ...]
 
 
-GANG: Final = "gang"
-
-
 class GangReason(StrEnum):
     """Why a group may not try."""
 
@@ -125,6 +121,9 @@ class GangReason(StrEnum):
     TAKEN = "has a node already:"
     DELETED = "is being deleted:"
     UNKNOWN_NODE = "there is no such node"
+
+
+UNKNOWN_NODE: Final = No(GANG, GangReason.UNKNOWN_NODE)
 
 
 def queue_order(group: Group) -> tuple[int, float, str]:
@@ -147,8 +146,3 @@ def may_try(group: Group, cluster: Cluster) -> No | None:
         if node:
             return No(GANG, GangReason.TAKEN, f"{member.key} ({node})")
     return None
-
-
-def unknown_node() -> No:
-    """For a member whose decided node has gone."""
-    return No(GANG, GangReason.UNKNOWN_NODE)

@@ -19,28 +19,11 @@ from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
 from batuta.backends.kube.binder.profile import Profile
 
 UNFIT: Final = -np.inf
+_MOST: Final = 512
 
 
 class NodeScores:
     """Fit and score of every node for one need. `refresh` before reading."""
-
-    __slots__ = (
-        "_affinity_seen",
-        "_cluster",
-        "_epoch",
-        "_filters",
-        "_judges",
-        "_local",
-        "_node_seen",
-        "_only_filters",
-        "_only_scorers",
-        "_scorers",
-        "_static",
-        "_static_score",
-        "_use_seen",
-        "need",
-        "ranked",
-    )
 
     def __init__(self, need: Need, cluster: Cluster, profile: Profile) -> None:
         self.need = need
@@ -60,7 +43,6 @@ class NodeScores:
         self._epoch = self._node_seen = self._use_seen = -1
 
     def refresh(self) -> None:
-        """Brings everything up to date with the cluster."""
         cluster = self._cluster
         node_rows = cluster.node_log.since(self._node_seen) if self._epoch == cluster.epoch else None
         use_rows = cluster.use_log.since(self._use_seen) if node_rows is not None else None
@@ -75,17 +57,15 @@ class NodeScores:
             self._judge_use(self._living(dict.fromkeys([*node_rows, *use_rows])))
         elif use_rows:
             self._judge_use(np.array(use_rows, np.intp))
-        if self._has_affinity:
+        if self._filters[Scope.CLUSTER] or self._scorers[Scope.CLUSTER]:
             self._judge_affinity()
 
     def best(self, rows: Rows | None = None) -> int:
         """The best row, among `rows` if given; -1 where none will do. Of equals, the first."""
-        if rows is None:
-            row = int(self.ranked.argmax()) if len(self.ranked) else -1
-            return row if row >= 0 and self.ranked[row] > UNFIT else -1
-        if not len(rows):
+        ranked = self.ranked if rows is None else self.ranked[rows]
+        if not len(ranked):
             return -1
-        row = int(rows[self.ranked[rows].argmax()])
+        row = int(ranked.argmax() if rows is None else rows[ranked.argmax()])
         return row if self.ranked[row] > UNFIT else -1
 
     def fits(self) -> Flags:
@@ -112,10 +92,6 @@ class NodeScores:
                     found.update(plugin.count_reasons(self.need, cluster, rows[~good]))
                     rows = rows[good]
         return found
-
-    @property
-    def _has_affinity(self) -> bool:
-        return bool(self._filters[Scope.CLUSTER] or self._scorers[Scope.CLUSTER])
 
     def _start(self) -> None:
         capacity = self._cluster.nodes.capacity
@@ -178,9 +154,6 @@ class NodeScores:
         self._affinity_seen = self._cluster.affinity_counts.version
 
 
-_MOST: Final = 512
-
-
 class NodeScoresCache:
     """Finds the view for a pod."""
 
@@ -200,8 +173,12 @@ class NodeScoresCache:
         own = bool(cls.near) and all(term.matches(who) for term in cls.near)
         return Need(cls, foes, own, group.load, group.single_numa)
 
+    def fresh(self, need: Need) -> NodeScores:
+        view = self.of(need)
+        view.refresh()
+        return view
+
     def of(self, need: Need) -> NodeScores:
-        """The view of a need, not refreshed."""
         view = self._views.pop(need, None)
         if view is None:
             view = NodeScores(need, self._cluster, self._profile)

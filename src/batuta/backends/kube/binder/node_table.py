@@ -13,27 +13,23 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.binder.requests import HostPort, Needs, amount, units
 
 T = TypeVar("T", bound=np.generic)
-
-
-def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDArray[T]:
-    """The same values in a larger array, `filling` in the rest."""
-    if table.shape == shape:
-        return table
-    larger = np.full(shape, filling, table.dtype)
-    larger[tuple(slice(length) for length in table.shape)] = table
-    return larger
-
-
 Rows: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
-
 PODS: Final = "pods"
 MISSING: Final = -1
 _SMALLEST: Final = 16
 _MOST_ASKS: Final = 8192
+
+
+def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDArray[T]:
+    if table.shape == shape:
+        return table
+    larger = np.full(shape, filling, table.dtype)
+    larger[tuple(slice(length) for length in table.shape)] = table
+    return larger
 
 
 class Taint(NamedTuple):
@@ -56,8 +52,6 @@ class Ask(NamedTuple):
 
 class LabelColumn:
     """The values of one label: a number per node, equal for equal values, `MISSING` where it is absent."""
-
-    __slots__ = ("_number", "codes", "values")
 
     def __init__(self, capacity: int) -> None:
         self.codes: Codes = np.full(capacity, MISSING, np.int32)
@@ -117,7 +111,7 @@ class NodeTable:
         self._put_allocatable(row, node.status.allocatable)
         return row
 
-    def drop(self, name: str) -> int:
+    def drop(self, name: str) -> None:
         """Frees the node's row. Holders of something there have to give it back first."""
         row = self.row.pop(name)
         self.alive[row] = False
@@ -125,7 +119,6 @@ class NodeTable:
         self._put_labels(row, {})
         self._put_allocatable(row, {})
         self._vacant.append(row)
-        return row
 
     def label(self, key: str) -> LabelColumn:
         """The column of a label; made when a plugin first asks, kept up to date from then on."""
@@ -227,21 +220,15 @@ class PortTable:
 
     def take(self, row: int, ports: Iterable[HostPort], sign: int) -> None:
         """Takes ports (`sign` 1), or gives them back (-1)."""
+        held = self.by_row.setdefault(row, Counter())
         for port in ports:
-            held = self.by_row.setdefault(row, Counter())
             held[port] += sign
-            if not held[port]:
-                del held[port]
-            if not held:
-                del self.by_row[row]
+        self.by_row[row] = +held
+        if not self.by_row[row]:
+            del self.by_row[row]
 
     def clash(self, row: int, wanted: Iterable[HostPort]) -> HostPort | None:
-        """The first wanted port that is not free."""
         held = self.by_row.get(row)
         if held is None:
             return None
         return next((port for port in wanted if any(port.clashes(other) for other in held)), None)
-
-    def free(self, rows: Rows, wanted: tuple[HostPort, ...]) -> Flags:
-        """Which of the rows have all wanted ports free."""
-        return np.fromiter((self.clash(int(row), wanted) is None for row in rows), np.bool_, len(rows))

@@ -14,14 +14,7 @@ import numpy as np
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Flags, Ints, padded
-from batuta.backends.kube.binder.requests import (
-    ContainerNeed,
-    Needs,
-    amount,
-    container_needs,
-    is_guaranteed,
-    units,
-)
+from batuta.backends.kube.binder.requests import ContainerNeed, Needs, amount, container_needs, is_guaranteed, units
 
 _FEWEST: Final = 2
 
@@ -63,19 +56,14 @@ class NumaTable:
     def resize(self, capacity: int, zones: int = 0) -> None:
         rows, width = self.exists.shape
         shape = (max(rows, capacity), max(width, zones))
-        self.alignment = padded(self.alignment, shape[:1])
-        self.by_pod, self.pins_cpus = padded(self.by_pod, shape[:1]), padded(self.pins_cpus, shape[:1])
-        self.pins_memory, self.exists = padded(self.pins_memory, shape[:1]), padded(self.exists, shape)
-        for table in (self.capacity, self.available):
-            for name, cells in table.items():
-                table[name] = padded(cells, shape)
-        self.sent = {name: padded(sums, shape[:1]) for name, sums in self.sent.items()}
+        for name in ("alignment", "by_pod", "pins_cpus", "pins_memory", "exists"):
+            column = getattr(self, name)
+            setattr(self, name, padded(column, shape[: column.ndim]))
+        for table in (self.capacity, self.available, self.sent):
+            table |= {name: padded(cells, shape[: cells.ndim]) for name, cells in table.items()}
 
     def put(
-        self,
-        row: int,
-        topology: objects.NodeResourceTopology | None,
-        counted_pods: Iterable[tuple[str, bool, Needs]],
+        self, row: int, topology: objects.NodeResourceTopology | None, counted_pods: Iterable[tuple[str, bool, Needs]]
     ) -> None:
         """Reads a report. Pods that do not run yet cannot be in it, and are taken off every NUMA node."""
         self._clear(row)
@@ -119,14 +107,11 @@ class NumaTable:
 
     def _clear(self, row: int) -> None:
         self.alignment[row] = Alignment.OPEN
-        for flags in (self.by_pod, self.pins_cpus, self.pins_memory):
+        for flags in (self.by_pod, self.pins_cpus, self.pins_memory, self.exists):
             flags[row] = False
-        self.exists[row] = False
         self._shown.pop(row, None)
         self._sent.pop(row, None)
-        for sums in self.sent.values():
-            sums[row] = 0
-        for table in (self.capacity, self.available):
+        for table in (self.capacity, self.available, self.sent):
             for cells in table.values():
                 cells[row] = 0
 
@@ -170,13 +155,11 @@ def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     """
     stated = spec.resources
     pinned = is_guaranteed(spec) and not (stated is not None and (stated.requests or stated.limits))
-    return tuple(
-        ContainerNeed(
-            tuple((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)),
-            one.kept,
-        )
-        for one in container_needs(spec)
-    )
+    needs = []
+    for one in container_needs(spec):
+        taken = ((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned))
+        needs.append(ContainerNeed(tuple(taken), one.kept))
+    return tuple(needs)
 
 
 def aligned_pod(containers: Iterable[ContainerNeed]) -> Needs:

@@ -59,12 +59,10 @@ class Plugin:
 
     def concerns(self, need: Need) -> bool:
         """Whether the plugin filters for this pod; false costs nothing further."""
-        del need
         return False
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
         """Why one node will not do, or None. `gpus` are the ones that were decided on, if any were."""
-        del need, cluster, row, gpus
         return None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
@@ -82,15 +80,12 @@ class Plugin:
 
     def scores(self, need: Need) -> bool:
         """Whether the plugin has a preference among nodes for this pod."""
-        del need
         return False
 
     def base_score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
         """The part of the score that depends on nothing but the node itself, whatever the scope."""
-        del need, cluster
         return np.zeros(len(rows))
 
     def score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
         """How good each row is; together with `base_score`, from 0 to 1."""
-        del need, cluster
         return np.zeros(len(rows))

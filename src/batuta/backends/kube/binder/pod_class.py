@@ -9,16 +9,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.affinity import (
-    PodTerm,
-    Requirement,
-    Spread,
-    pod_terms,
-    requirements,
-    spreads,
-)
+from batuta.backends.kube.binder.affinity import PodTerm, Requirement, Spread, pod_terms, requirements, spreads
 from batuta.backends.kube.binder.numa_table import aligned_containers, aligned_pod
 from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Tolerance(NamedTuple):
@@ -54,7 +49,6 @@ class PodClass:
     """By resource, without zeros; the pod itself counts as one of `pods` besides."""
     tolerations: tuple[Tolerance, ...]
     selector: tuple[Requirement, ...]
-    """`spec.nodeSelector`."""
     required: tuple[NodeTerm, ...] | None
     """Terms of which a node must meet one; None: any node will do."""
     preferred: tuple[tuple[int, NodeTerm], ...]
@@ -63,7 +57,6 @@ class PodClass:
     apart: tuple[PodTerm, ...]
     spread: tuple[Spread, ...]
     gpus: int
-    """Whole GPUs."""
     share: Share | None
     aligned: Needs
     """What the whole pod takes from particular NUMA nodes, where the kubelet aligns pods."""
@@ -79,8 +72,6 @@ class PodClass:
 class PodClasses:
     """The classes of all pods that are known; a class goes when its last pod does."""
 
-    __slots__ = ("__weakref__", "_by_key")
-
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[bytes, PodClass] = WeakValueDictionary()
 
@@ -95,9 +86,6 @@ class PodClasses:
         return len(self._by_key)
 
 
-_encode = msgspec.msgpack.Encoder().encode
-
-
 def _key(pod: objects.Pod) -> bytes:
     """Everything that `read_class` reads. Labels count only where the pod compares itself with others."""
     spec = pod.spec
@@ -105,26 +93,19 @@ def _key(pod: objects.Pod) -> bytes:
     social = spec.topology_spread_constraints or (
         affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
     )
-    return _encode(
-        (
-            [(one.resources, one.ports, one.restart_policy) for one in spec.containers],
-            [(one.resources, one.ports, one.restart_policy) for one in spec.init_containers],
-            spec.overhead,
-            spec.resources,
-            spec.node_selector,
-            affinity,
-            spec.tolerations,
-            spec.topology_spread_constraints,
-            (pod.metadata.namespace, pod.metadata.labels) if social else None,
-            _is_soft(pod),
-        )
+    containers, inits = (
+        [(one.resources, one.ports, one.restart_policy) for one in some]
+        for some in (spec.containers, spec.init_containers)
     )
+    nodes = (spec.node_selector, affinity, spec.tolerations, spec.topology_spread_constraints)
+    who = (pod.metadata.namespace, pod.metadata.labels) if social else None
+    return _encode((containers, inits, spec.overhead, spec.resources, nodes, who, _is_soft(pod)))
 
 
 def read_class(pod: objects.Pod) -> PodClass:
     """What the pod's spec asks for, whatever is or was in force on a node."""
-    spec = pod.spec
-    asked = pod_requests(objects.Pod(metadata=pod.metadata, spec=_unbound(spec)))
+    spec = msgspec.structs.replace(pod.spec, node_name="")
+    asked = pod_requests(objects.Pod(metadata=pod.metadata, spec=spec))
     affinity = spec.affinity or objects.Affinity()
     node = affinity.node_affinity or objects.NodeAffinity()
     required = node.required_during_scheduling_ignored_during_execution
@@ -149,10 +130,6 @@ def read_class(pod: objects.Pod) -> PodClass:
         aligned=aligned_pod(containers),
         aligned_containers=containers,
     )
-
-
-def _unbound(spec: objects.PodSpec) -> objects.PodSpec:
-    return msgspec.structs.replace(spec, node_name="") if spec.node_name else spec
 
 
 def _terms(required: objects.NodeSelector) -> tuple[NodeTerm, ...]:

@@ -18,34 +18,21 @@ from batuta.backends.kube.binder.plugins.resources import HostPorts, Resources
 from batuta.backends.kube.binder.plugins.taints import Taints, Unschedulable
 
 ENTRY_POINTS: Final = "batuta.binder_plugins"
-
-
-OWN: Final[tuple[type[Plugin], ...]] = (
-    Unschedulable,
-    Taints,
-    NodeAffinity,
-    Resources,
-    Gpus,
-    GpuShare,
-    HostPorts,
-    Numa,
-    PodAffinity,
-    PodSpread,
-    Utilisation,
-)
-DEFAULT_WEIGHTS: Final = {
-    "unschedulable": 0.0,
-    "taints": 3.0,
-    "node_affinity": 2.0,
-    "resources": 1.0,
-    "gpus": 0.0,
-    "gpu_share": 1.0,
-    "host_ports": 0.0,
-    "numa": 0.0,
-    "pod_affinity": 0.0,
-    "pod_spread": 0.0,
-    "utilisation": 0.5,
+OWN: Final[Mapping[type[Plugin], float]] = {
+    Unschedulable: 0.0,
+    Taints: 3.0,
+    NodeAffinity: 2.0,
+    Resources: 1.0,
+    Gpus: 0.0,
+    GpuShare: 1.0,
+    HostPorts: 0.0,
+    Numa: 0.0,
+    PodAffinity: 0.0,
+    PodSpread: 0.0,
+    Utilisation: 0.5,
 }
+"""Batuta's own plugins, and how much the score of each counts by default."""
+DEFAULT_WEIGHTS: Final = {plugin.name: weight for plugin, weight in OWN.items()}
 
 
 class WeightedPlugin(NamedTuple):
@@ -75,7 +62,6 @@ class Profile:
 
     plugins: tuple[WeightedPlugin, ...]
     levels: tuple[Level, ...] = LEVELS
-    """Outermost first."""
     assume_s: float = 60.0
     """How long a binding may be on its way before the pod counts as not bound."""
 

@@ -12,25 +12,19 @@ from batuta.backends.kube import objects
 
 _FORM: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _SUFFIX: Final = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
     "": Fraction(1),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-    "Ki": Fraction(2**10),
-    "Mi": Fraction(2**20),
-    "Gi": Fraction(2**30),
-    "Ti": Fraction(2**40),
-    "Pi": Fraction(2**50),
-    "Ei": Fraction(2**60),
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", 1)},
 }
 LARGEST: Final = 2**62
 """Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
+Amounts: TypeAlias = dict[str, Fraction]
+Needs: TypeAlias = tuple[tuple[str, int], ...]
+"""Resources and how much of each, in the units of `quantity.units`."""
+ALWAYS: Final = "Always"
+_POD_LEVEL: Final = ("cpu", "memory")
+ANY_ADDRESS: Final = "0.0.0.0"
 
 
 @lru_cache(maxsize=8192)
@@ -56,13 +50,6 @@ def units(resource: str, value: Fraction) -> int:
     return whole(value * 1000) if resource == "cpu" else whole(value)
 
 
-Amounts: TypeAlias = dict[str, Fraction]
-Needs: TypeAlias = tuple[tuple[str, int], ...]
-"""Resources and how much of each, in the units of `quantity.units`."""
-ALWAYS: Final = "Always"
-_POD_LEVEL: Final = ("cpu", "memory")
-
-
 class HostPort(NamedTuple):
     """A port of the node itself."""
 
@@ -75,9 +62,6 @@ class HostPort(NamedTuple):
         if self.port != other.port or self.protocol != other.protocol:
             return False
         return self.ip == other.ip or ANY_ADDRESS in {self.ip, other.ip}
-
-
-ANY_ADDRESS: Final = "0.0.0.0"
 
 
 class ContainerNeed(NamedTuple):
@@ -104,44 +88,27 @@ def pod_requests(pod: objects.Pod) -> dict[str, int]:
 def is_resized(pod: objects.Pod) -> bool:
     """Whether something else is in force on the node than what the spec says."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    if not any(one.resources is not None for one in statuses):
+    stated = [(one.name, one.resources.requests, one.allocated_resources) for one in statuses if one.resources]
+    if not stated:
         return False
     specs = {one.name: one.resources.requests for one in (*pod.spec.init_containers, *pod.spec.containers)}
-    return any(
-        one.resources is not None
-        and (
-            one.resources.requests != specs.get(one.name)
-            or (one.allocated_resources and one.allocated_resources != specs.get(one.name))
-        )
-        for one in statuses
-    )
+    return any(specs.get(name) != had or (given and specs.get(name) != given) for name, had, given in stated)
 
 
 def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     """Containers in the order in which the kubelet admits them."""
     inits = [(one, one.restart_policy == ALWAYS) for one in spec.init_containers]
-    return tuple(
-        ContainerNeed(
-            tuple(sorted((name, units(name, amount(text))) for name, text in one.resources.requests.items())),
-            kept,
-        )
-        for one, kept in [*inits, *((one, True) for one in spec.containers)]
-    )
+    needs = []
+    for one, kept in [*inits, *((one, True) for one in spec.containers)]:
+        asked = ((name, units(name, amount(text))) for name, text in one.resources.requests.items())
+        needs.append(ContainerNeed(tuple(sorted(asked)), kept))
+    return tuple(needs)
 
 
 def host_ports(spec: objects.PodSpec) -> tuple[HostPort, ...]:
-    """Ports on the node that a pod needs for as long as it runs."""
     lasting = [one for one in spec.init_containers if one.restart_policy == ALWAYS]
-    return tuple(
-        sorted(
-            {
-                HostPort(port.host_ip or ANY_ADDRESS, port.protocol or "TCP", port.host_port)
-                for one in (*lasting, *spec.containers)
-                for port in one.ports
-                if port.host_port > 0
-            }
-        )
-    )
+    ports = [port for one in (*lasting, *spec.containers) for port in one.ports if port.host_port > 0]
+    return tuple(sorted({HostPort(one.host_ip or ANY_ADDRESS, one.protocol or "TCP", one.host_port) for one in ports}))
 
 
 def is_guaranteed(spec: objects.PodSpec) -> bool:
@@ -219,8 +186,5 @@ def _pod_level(name: str) -> bool:
 
 def _counts(name: str) -> bool:
     """Resources that a node is checked for; others (such as `storage`) belong to volumes."""
-    return name in {"cpu", "memory", "ephemeral-storage"} or "/" in name or _prefixed(name)
-
-
-def _prefixed(name: str) -> bool:
-    return name.startswith(("hugepages-", "attachable-volumes-"))
+    is_core = name in {"cpu", "memory", "ephemeral-storage"} or name.startswith(("hugepages-", "attachable-volumes-"))
+    return is_core or "/" in name

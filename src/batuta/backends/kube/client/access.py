@@ -29,6 +29,9 @@ from batuta.backends.kube.client.credentials import (
 from batuta.backends.kube.client.errors import AccessError, Unauthorized
 
 USER_AGENT = f"batuta/{__version__}"
+Part: TypeAlias = dict[str, Any]
+_PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Credentials(Protocol):
@@ -61,7 +64,6 @@ class Access:
     server: str
     """Its URL, without a slash at the end."""
     ssl: ssl.SSLContext | None = None
-    """None for plain HTTP."""
     credentials: Credentials = FixedCredentials()
     namespace: str = "default"
     """The namespace of objects where the caller names none."""
@@ -69,15 +71,8 @@ class Access:
     """Sent with every request: whom we act for."""
     proxy: str | None = None
     tls_server_name: str | None = None
-    user_agent: str = USER_AGENT
     source: str = ""
     """Where this comes from, for messages to people."""
-
-
-Part: TypeAlias = dict[str, Any]
-
-_PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_SECTIONS: Final = {"clusters": "cluster", "contexts": "context", "users": "user"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,57 +84,40 @@ class NamedEntry:
     part: Part
 
 
-@dataclass(slots=True)
-class Kubeconfig:
-    """What one or several files say together: for each name, the first file that has it counts."""
-
-    files: list[Path] = field(default_factory=list)
-    current: str = ""
-    clusters: dict[str, NamedEntry] = field(default_factory=dict)
-    contexts: dict[str, NamedEntry] = field(default_factory=dict)
-    users: dict[str, NamedEntry] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class SelectedContext:
     """One context, with the cluster and the user that it names."""
 
-    context: str
+    name: str
     cluster: NamedEntry
     user: NamedEntry
     namespace: str
 
     def __str__(self) -> str:
-        return f"context {self.context!r} in {self.cluster.file}"
+        return f"context {self.name!r} in {self.cluster.file}"
 
     @property
     def whose(self) -> str:
         return f"user {self.user.name!r} in {self.user.file}" if self.user.name else "the user (there is none)"
 
 
-def read_kubeconfig(paths: Sequence[Path]) -> Kubeconfig:
-    """Reads the files in this order; their relative paths are made absolute."""
-    merged = Kubeconfig()
-    for path in paths:
-        _merge(merged, path, _load(path))
-    return merged
-
-
-def select_context(config: Kubeconfig, context: str | None = None) -> SelectedContext:
-    """The context of this name, or the current one."""
-    files = ", ".join(map(str, config.files))
-    known = ", ".join(sorted(config.contexts)) or "none"
-    name = context or config.current
+def select_context(paths: Sequence[Path], context: str | None = None) -> SelectedContext:
+    """The context of this name, or the current one, of several files: for each name, the first file counts."""
+    contents = {path: _load(path) for path in paths}
+    clusters, contexts, users = (_entries(contents, section) for section in ("clusters", "contexts", "users"))
+    files = ", ".join(map(str, paths))
+    known = ", ".join(sorted(contexts)) or "none"
+    name = context or next((str(one["current-context"]) for one in contents.values() if one.get("current-context")), "")
     if not name:
         raise AccessError(f"{files}: no current context; choose one with --context (there are: {known})")
-    if name not in config.contexts:
+    if name not in contexts:
         raise AccessError(f"{files}: no context {name!r} (there are: {known})")
-    part = config.contexts[name].part
-    cluster = config.clusters.get(str(part.get("cluster", "")))
+    part = contexts[name].part
+    cluster = clusters.get(str(part.get("cluster", "")))
     if cluster is None or not cluster.part.get("server"):
         raise AccessError(f"{files}: context {name!r} names no cluster with a server")
     user_name = str(part.get("user") or "")
-    user = config.users.get(user_name)
+    user = users.get(user_name)
     if user_name and user is None:
         raise AccessError(f"{files}: context {name!r} names the user {user_name!r}, who is not there")
     return SelectedContext(
@@ -148,8 +126,6 @@ def select_context(config: Kubeconfig, context: str | None = None) -> SelectedCo
 
 
 def keep_tokens(user: NamedEntry) -> Callable[[Mapping[str, str]], None]:
-    """How to write new tokens of an auth-provider back to the file that they came from."""
-
     def keep(tokens: Mapping[str, str]) -> None:
         content = _load(user.file)
         for entry in content.get("users") or ():
@@ -182,11 +158,11 @@ def _load(path: Path) -> Part:
     return content
 
 
-def _merge(merged: Kubeconfig, path: Path, content: Part) -> None:
-    merged.files.append(path)
-    merged.current = merged.current or str(content.get("current-context") or "")
-    for section, inner in _SECTIONS.items():
-        known: dict[str, NamedEntry] = getattr(merged, section)
+def _entries(contents: Mapping[Path, Part], section: str) -> dict[str, NamedEntry]:
+    """The clusters, contexts or users of all files; their relative paths are made absolute."""
+    found: dict[str, NamedEntry] = {}
+    inner = section.removesuffix("s")
+    for path, content in contents.items():
         entries = content.get(section) or []
         if not isinstance(entries, list):
             raise AccessError(f"{path}: {section} should be a list")
@@ -195,7 +171,8 @@ def _merge(merged: Kubeconfig, path: Path, content: Part) -> None:
                 # What is in it is not shown: it may be a secret.
                 raise AccessError(f"{path}: {section}[{position}] should have a name and a {inner}")
             name = str(entry["name"])
-            known.setdefault(name, NamedEntry(name, path, _absolute(entry[inner], path.absolute().parent)))
+            found.setdefault(name, NamedEntry(name, path, _absolute(entry[inner], path.absolute().parent)))
+    return found
 
 
 def _absolute(part: Part, folder: Path) -> Part:
@@ -208,9 +185,6 @@ def _absolute(part: Part, folder: Path) -> Part:
     if isinstance(plugin, dict) and os.sep in str(plugin.get("command", "")):
         found["exec"] = {**plugin, "command": str(folder / str(plugin["command"]))}
     return found
-
-
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 async def find_access(
@@ -254,7 +228,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
 
 async def from_kubeconfig(paths: list[Path], context: str | None = None) -> Access:
     """The way that one context of these files describes."""
-    chosen = select_context(read_kubeconfig(paths), context)
+    chosen = select_context(paths, context)
     cluster = chosen.cluster.part
     server = str(cluster["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
@@ -280,8 +254,7 @@ async def from_kubeconfig(paths: list[Path], context: str | None = None) -> Acce
 def _tls(chosen: SelectedContext) -> ssl.SSLContext:
     authorities = _data(chosen.cluster, "certificate-authority")
     context = tls_context(
-        authorities.decode() if authorities else None,
-        verify=not chosen.cluster.part.get("insecure-skip-tls-verify"),
+        authorities.decode() if authorities else None, verify=not chosen.cluster.part.get("insecure-skip-tls-verify")
     )
     certificate, key = _data(chosen.user, "client-certificate"), _data(chosen.user, "client-key")
     if certificate and key:
@@ -298,7 +271,12 @@ def _credentials(chosen: SelectedContext, tls: ssl.SSLContext | None) -> Credent
     if isinstance(plugin := user.get("exec"), dict):
         return RefreshingToken(exec_login(plugin, chosen.whose, tls))
     if isinstance(provider := user.get("auth-provider"), dict):
-        return _by_provider(provider, chosen)
+        if provider.get("name") != "oidc":
+            raise AccessError(
+                f"{chosen.whose} logs in by the auth-provider {provider.get('name')!r}, "
+                "which Kubernetes removed; use its exec plugin"
+            )
+        return RefreshingToken(oidc_login(provider.get("config") or {}, chosen.whose, keep_tokens(chosen.user)))
     if path := user.get("tokenFile"):
         return TokenFile(Path(path))
     if token := user.get("token"):
@@ -307,15 +285,6 @@ def _credentials(chosen: SelectedContext, tls: ssl.SSLContext | None) -> Credent
         pair = f"{user['username']}:{user['password']}".encode()
         return FixedCredentials(f"Basic {base64.b64encode(pair).decode()}")
     return FixedCredentials()
-
-
-def _by_provider(provider: dict[str, Any], chosen: SelectedContext) -> Credentials:
-    if provider.get("name") != "oidc":
-        raise AccessError(
-            f"{chosen.whose} logs in by the auth-provider {provider.get('name')!r}, "
-            "which Kubernetes removed; use its exec plugin"
-        )
-    return RefreshingToken(oidc_login(provider.get("config") or {}, chosen.whose, keep_tokens(chosen.user)))
 
 
 def _impersonation(user: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The verbs of the Kubernetes API: reads return structs, writes take plain data.
 
-With the parameters of requests (query, patch type, deletion options) and discovery of API groups.
+With the parameters of requests (query, patch type) and discovery of API groups.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -19,42 +18,21 @@ import msgspec
 
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.errors import Conflict, Gone, NotFound, Unavailable, Unreadable
-from batuta.backends.kube.client.kinds import (
-    POD,
-    Kind,
-    ListMeta,
-    MalformedObjects,
-    Stored,
-    raw_list_decoder,
-    segment,
-)
+from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, MalformedObjects, Stored, raw_list_decoder, segment
 from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, RateLimit, Transport
 from batuta.backends.kube.names import FIELD_MANAGER
 
-
-class _Version(msgspec.Struct):
-    version: str = ""
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    versions: list[_Version] = []
-    preferred_version: _Version = msgspec.field(default_factory=_Version)
-
-
-class _Resource(msgspec.Struct):
-    name: str = ""
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Resource] | None = None
+T = TypeVar("T", bound=Stored)
+List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
+Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
+_APPLY: Final = "application/apply-patch+yaml"
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class ServedGroup:
     """What a server has of one API group."""
 
-    preferred: str = ""
-    """The version that the server would choose; empty where it does not have the group."""
     resources: Mapping[str, Set[str]] = field(default_factory=dict)
     """By version, in the server's order: the plural names, with subresources as `pods/binding`."""
 
@@ -64,29 +42,6 @@ class ServedGroup:
     def version_of(self, plural: str) -> str:
         """The first version, in the server's order, that has this; empty where none does."""
         return next((version for version, plurals in self.resources.items() if plural in plurals), "")
-
-
-async def discover(transport: Transport, group: str) -> ServedGroup:
-    """Asks the server; the core group is the empty one."""
-    if not group:
-        return ServedGroup("v1", {"v1": await _plurals(transport, "/api/v1")})
-    root = f"/apis/{segment(group)}"
-    try:
-        got = await transport.request("discover", "GET", root)
-        found = msgspec.json.decode(got, type=_Group)
-        versions = [version.version for version in found.versions]
-        return ServedGroup(
-            found.preferred_version.version,
-            {version: await _plurals(transport, f"{root}/{segment(version)}") for version in versions},
-        )
-    except NotFound:
-        return ServedGroup()
-
-
-async def _plurals(transport: Transport, root: str) -> frozenset[str]:
-    got = await transport.request("discover", "GET", root)
-    resources = msgspec.json.decode(got, type=_Resources).resources
-    return frozenset(resource.name for resource in resources or ())
 
 
 class Patch(StrEnum):
@@ -102,38 +57,12 @@ class Propagation(StrEnum):
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
-    ORPHAN = "Orphan"
 
 
 def query(**parameters: str | int) -> str:
     """The query of a URL, without the parameters that are empty; nothing when all are."""
     pairs = [f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value != ""]
     return f"?{'&'.join(pairs)}" if pairs else ""
-
-
-def delete_options(
-    uid: str, resource_version: str, grace_s: int | None, propagation: Propagation | None
-) -> dict[str, Any]:
-    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-    conditions = {"uid": uid, "resourceVersion": resource_version}
-    if preconditions := {name: value for name, value in conditions.items() if value}:
-        options["preconditions"] = preconditions
-    if grace_s is not None:
-        options["gracePeriodSeconds"] = grace_s
-    if propagation is not None:
-        options["propagationPolicy"] = str(propagation)
-    return options
-
-
-__all__ = ["Api", "Body", "Listing", "Patch", "Propagation"]
-
-T = TypeVar("T", bound=Stored)
-List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
-Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
-"""What is written: data that becomes JSON."""
-
-_APPLY: Final = "application/apply-patch+yaml"
-_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +98,10 @@ class Api:
         await self.transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.transport.__aexit__(kind, error, trace)
-
-    # ------------------------------------------------------------------------------------------------ reading
+    async def __aexit__(self, *error: object) -> None:
+        await self.transport.__aexit__(*error)
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        """One object as it is now."""
         return _decoded(kind, await self.transport.request("get", "GET", kind.path(namespace, name)))
 
     async def list(
@@ -264,19 +188,29 @@ class Api:
                 yield piece
 
     async def discover(self, group: str) -> ServedGroup:
-        """The versions and kinds of an API group that this server has; nothing where it has no such group."""
-        return await discover(self.transport, group)
+        """The versions and kinds of an API group (core: the empty one); nothing where the server has no such group."""
+        if not group:
+            return ServedGroup({"v1": await self._plurals("/api/v1")})
+        root = f"/apis/{segment(group)}"
+        try:
+            found = msgspec.json.decode(await self.transport.request("discover", "GET", root))
+            versions = [str(one["version"]) for one in found.get("versions") or ()]
+            return ServedGroup({version: await self._plurals(f"{root}/{segment(version)}") for version in versions})
+        except NotFound:
+            return ServedGroup()
+
+    async def _plurals(self, root: str) -> frozenset[str]:
+        found = msgspec.json.decode(await self.transport.request("discover", "GET", root))
+        return frozenset(one["name"] for one in found.get("resources") or ())
 
     async def raw(self, method: str, path: str, body: Body | None = None) -> bytes:
         """Any other request, sent once; `path` is encoded already."""
         encoded = None if body is None else _encode(body)
         return await self.transport.request(method.lower(), method, path, encoded)
 
-    # ------------------------------------------------------------------------------------------------ writing
-
     async def create(self, kind: Kind[T], body: Body, namespace: str = "", *, dry_run: bool = False) -> T:
         """A new object. Never tried twice unless the server says that it did not try: `apply` may be."""
-        path = kind.path(namespace) + query(fieldManager=self.manager, dryRun=_dry(dry_run))
+        path = kind.path(namespace) + query(fieldManager=self.manager, dryRun="All" if dry_run else "")
         return _decoded(kind, await self.transport.request("create", "POST", path, _encode(body)))
 
     async def apply(
@@ -287,7 +221,6 @@ class Api:
         manager: str = "",
         force: bool = False,
         subresource: str = "",
-        dry_run: bool = False,
     ) -> T:
         """Sees to it that an object has these fields (server-side apply), creating it where it is not there.
 
@@ -296,7 +229,7 @@ class Api:
         """
         metadata = body["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource) + query(
-            fieldManager=manager or self.manager, force="true" if force else "", dryRun=_dry(dry_run)
+            fieldManager=manager or self.manager, force="true" if force else ""
         )
         whole = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         got = await self.transport.request("apply", "PATCH", path, _encode(whole), content_type=_APPLY, again=True)
@@ -320,12 +253,11 @@ class Api:
         return _decoded(kind, got)
 
     async def patch_status(self, kind: Kind[T], name: str, status: Body, namespace: str = "") -> T:
-        """Merges this into the status of an object."""
         return await self.patch(kind, name, {"status": status}, namespace, subresource="status")
 
-    async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = "") -> T:
+    async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "") -> T:
         """Replaces an object; with a `metadata.resourceVersion` only the version that we know."""
-        path = kind.path(namespace, name, subresource) + query(fieldManager=self.manager)
+        path = kind.path(namespace, name) + query(fieldManager=self.manager)
         return _decoded(kind, await self.transport.request("update", "PUT", path, _encode(body), again=True))
 
     async def delete(
@@ -340,32 +272,15 @@ class Api:
         propagation: Propagation | None = Propagation.BACKGROUND,
     ) -> None:
         """Deletes an object: the very one with this uid and version, where they are given."""
-        options = delete_options(uid, resource_version, grace_s, propagation)
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        if preconditions := {condition: value for condition, value in conditions.items() if value}:
+            options["preconditions"] = preconditions
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if propagation is not None:
+            options["propagationPolicy"] = str(propagation)
         await self.transport.request("delete", "DELETE", kind.path(namespace, name), _encode(options), again=True)
-
-    async def delete_collection(
-        self,
-        kind: Kind[T],
-        namespace: str = "",
-        *,
-        labels: str = "",
-        fields: str = "",
-        grace_s: int | None = None,
-        propagation: Propagation | None = Propagation.BACKGROUND,
-    ) -> None:
-        """Deletes all objects of a namespace that the selectors choose."""
-        path = kind.path(namespace) + query(labelSelector=labels, fieldSelector=fields)
-        options = delete_options("", "", grace_s, propagation)
-        await self.transport.request(
-            "deletecollection",
-            "DELETE",
-            path,
-            _encode(options),
-            again=True,
-            limit_s=self.transport.limits.list_s,
-        )
-
-    # --------------------------------------------------------------------------------------------------- pods
 
     async def bind(
         self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None
@@ -377,30 +292,15 @@ class Api:
         metadata: dict[str, Any] = {"name": pod, "namespace": namespace, "uid": uid}
         if annotations:
             metadata["annotations"] = annotations
-        body = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": metadata,
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/binding"
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         try:
-            await self.transport.request("bind", "POST", path, _encode(body), again=True)
+            await self.transport.request("bind", "POST", POD.path(namespace, pod, "binding"), _encode(body), again=True)
         except Conflict:
             now = await self.get(POD, pod, namespace)
             as_asked = now.metadata.uid == uid and now.spec.node_name == node
             if not as_asked or not (annotations or {}).items() <= now.metadata.annotations.items():
                 raise
-
-    async def evict(self, namespace: str, pod: str, *, uid: str = "", grace_s: int | None = None) -> None:
-        """Asks a pod to go, as disruption budgets allow: `TooManyRequests` when one forbids it now."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": delete_options(uid, "", grace_s, None),
-        }
-        await self.transport.request("evict", "POST", POD.path(namespace, pod, "eviction"), _encode(body))
 
 
 def _decoded(kind: Kind[T], got: bytes) -> T:
@@ -408,7 +308,3 @@ def _decoded(kind: Kind[T], got: bytes) -> T:
         return kind.decode(got)
     except msgspec.MsgspecError as error:
         raise Unreadable(f"the {kind.name} that the API server sent is malformed: {error}") from error
-
-
-def _dry(dry_run: bool) -> str:
-    return "All" if dry_run else ""

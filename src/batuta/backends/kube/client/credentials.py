@@ -29,6 +29,8 @@ _LOOK_EVERY_S: Final = 1.0
 _LEAST_BETWEEN_S: Final = 10.0
 """Fetches follow each other no faster than this, whatever the API server thinks of what they give."""
 _MARGIN_S: Final = 300.0
+_LONGEST_LOGIN_S: Final = 60.0
+_RENEWAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
 class TokenFile:
@@ -161,31 +163,20 @@ def not_after(certificate: bytes) -> datetime | None:
     text = certificate.decode("ascii", errors="replace")
     try:
         first = text[text.index(begin) : text.index(end) + len(end)]
-        body = _inside(ssl.PEM_cert_to_DER_cert(first))  # Certificate
-        fields = _elements(_inside(body))  # TBSCertificate
+        [(_, whole)] = _elements(ssl.PEM_cert_to_DER_cert(first))  # Certificate
+        fields = _elements(_elements(whole)[0][1])  # TBSCertificate
         position = 4 if fields[0][0] == 0xA0 else 3  # the version is optional
-        kind, time = _elements(fields[position][1])[1]
+        kind, said = _elements(fields[position][1])[1]
+        moment = said.decode("ascii")
+        if kind == 0x17:  # a UTCTime has two digits of a year, 1950 to 2049; a GeneralizedTime has four
+            moment = ("19" if moment >= "50" else "20") + moment
+        return datetime.strptime(moment, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
     except (ValueError, IndexError):
         return None
-    return _time(kind, time.decode("ascii"))
-
-
-def _time(kind: int, text: str) -> datetime | None:
-    """A UTCTime (two digits of a year, 1950 to 2049) or a GeneralizedTime."""
-    if kind == 0x17:
-        text = ("19" if text >= "50" else "20") + text
-    try:
-        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-def _inside(der: bytes) -> bytes:
-    return _elements(der)[0][1]
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements of a DER sequence: tag and content of each."""
+    """Tag and content of each element of a DER sequence."""
     found, at = [], 0
     while at < len(der):
         tag, length = der[at], der[at + 1]
@@ -197,9 +188,6 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
         found.append((tag, der[at : at + length]))
         at += length
     return found
-
-
-_LONGEST_S: Final = 60.0
 
 
 def exec_login(
@@ -227,13 +215,13 @@ async def _run(plugin: Mapping[str, Any], user: str) -> dict[str, Any]:
     except ImportError as error:
         raise AccessError(NEEDS_EXTRA) from error
     try:
-        async with asyncio.timeout(_LONGEST_S):
+        async with asyncio.timeout(_LONGEST_LOGIN_S):
             given: dict[str, Any] = await ExecProvider(ConfigNode("exec", dict(plugin))).run()
     except FileNotFoundError as error:
         hint = plugin.get("installHint")
         raise AccessError(f"{_named(plugin, user)} is not installed{f': {hint}' if hint else ''}") from error
     except TimeoutError as error:
-        raise AccessError(f"{_named(plugin, user)} took more than {_LONGEST_S:.0f} s") from error
+        raise AccessError(f"{_named(plugin, user)} took more than {_LONGEST_LOGIN_S:.0f} s") from error
     except (ConfigException, OSError) as error:
         raise AccessError(f"{_named(plugin, user)} failed: {error}") from error
     return given
@@ -251,9 +239,6 @@ def _moment(timestamp: str | None) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-_LONGEST: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
 def oidc_login(
@@ -292,7 +277,7 @@ async def _refresh(config: Mapping[str, str], tokens: Mapping[str, str], user: s
         form["client_secret"] = secret
     try:
         connector = aiohttp.TCPConnector(ssl=tls_context(_authorities(config)))
-        async with aiohttp.ClientSession(connector=connector, timeout=_LONGEST) as session:
+        async with aiohttp.ClientSession(connector=connector, timeout=_RENEWAL_TIMEOUT) as session:
             async with session.get(f"{issuer}/.well-known/openid-configuration") as answer:
                 endpoint = (await _json(answer, issuer))["token_endpoint"]
             async with session.post(endpoint, data=form) as answer:

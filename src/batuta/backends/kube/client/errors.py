@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+
+_INVALID: Final = frozenset({400, 405, 406, 413, 415, 422})
+_LONGEST_TEXT = 500
 
 
 class AccessError(Exception):
     """There is no way to the cluster yet: nothing is configured, or it is wrong. Says the fix."""
 
 
-class Cause(msgspec.Struct, rename="camel"):
+class Cause(msgspec.Struct):
     """One of several reasons for a refusal, with the field that it is about."""
 
     reason: str = ""
@@ -23,14 +27,12 @@ class Details(msgspec.Struct, rename="camel"):
     """What a refusal is about."""
 
     name: str = ""
-    group: str = ""
     kind: str = ""
-    uid: str = ""
     causes: tuple[Cause, ...] | None = None
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct, rename="camel"):
+class Status(msgspec.Struct):
     """How the API server says that something did not work."""
 
     reason: str = ""
@@ -86,7 +88,6 @@ class Conflict(ApiError):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that other managers own, where that is the conflict."""
         return tuple(c.field for c in self.causes if c.reason == "FieldManagerConflict")
 
 
@@ -122,9 +123,7 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     410: Gone,
     429: TooManyRequests,
 }
-_INVALID: Final = frozenset({400, 405, 406, 413, 415, 422})
 _status_decoder: Final = msgspec.json.Decoder(Status)
-_LONGEST_TEXT = 500
 
 
 def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiError:
@@ -139,9 +138,11 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
 def error_from(said: Status, status: int = 0, retry_after: str | None = None) -> ApiError:
     """The error that a Status stands for, as an answer or in the middle of a watch."""
     status = status or said.code
-    retry_after_s = _seconds(retry_after)
-    if retry_after_s is None and said.details and said.details.retry_after_seconds:
+    retry_after_s: float | None = None
+    if said.details and said.details.retry_after_seconds:
         retry_after_s = float(said.details.retry_after_seconds)
+    with suppress(ValueError):  # a date in the header is not worth reading, the back-off does as well
+        retry_after_s = max(0.0, float(retry_after)) if retry_after else retry_after_s
     return _class_of(status, said.reason)(
         said.message or said.reason or f"the API server answered {status}",
         status=status,
@@ -159,11 +160,3 @@ def _class_of(status: int, reason: str) -> type[ApiError]:
     if status in _INVALID:
         return Invalid
     return _BY_STATUS.get(status, ApiError)
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """The seconds of a Retry-After header; a date in it is not worth reading, the back-off does as well."""
-    try:
-        return max(0.0, float(retry_after)) if retry_after else None
-    except ValueError:
-        return None

@@ -23,7 +23,6 @@ class HttpResponse(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    """Names in lower case."""
     body: bytes
 
 

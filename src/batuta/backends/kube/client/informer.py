@@ -27,6 +27,9 @@ from batuta.backends.kube.client.transport import Backoff
 from batuta.backends.kube.objects import Meta
 
 T = TypeVar("T", bound=Stored)
+_log = logging.getLogger(__name__)
+_SHORT_S = 1.0
+_TOO_NEW = "ResourceVersionTooLarge"
 
 
 class ChangeType(StrEnum):
@@ -80,7 +83,6 @@ class ObjectStore(Generic[T]):
             self._keep(found, old, changes)
 
     def drop(self, found: T, changes: list[Change[T]]) -> None:
-        """An object that a watch says is gone."""
         key = key_of(found.metadata)
         old = self._objects.get(key)
         # A deletion that we learn of late may be about the predecessor of the object that is there now.
@@ -109,10 +111,6 @@ def newer(version: str, than: str) -> bool:
 
 OnChanges: TypeAlias = Callable[[Sequence[Change[T]]], None]
 
-_log = logging.getLogger(__name__)
-_SHORT_S = 1.0
-_TOO_NEW = "ResourceVersionTooLarge"
-
 
 @dataclass(frozen=True, slots=True)
 class WatchTiming:
@@ -125,7 +123,6 @@ class WatchTiming:
     first_retry_s: float = 0.2
     longest_retry_s: float = 10.0
     page: int = 1000
-    """How many objects are listed at a time."""
 
 
 DEFAULT_TIMING: Final = WatchTiming()
@@ -157,13 +154,10 @@ class Informer(Generic[T]):
         """The moment that `objects` shows; empty before the first list, and when the next step is a list."""
         self.failure: ApiError | None = None
         """Why there is no connection just now; None while there is."""
-        self.lists = 0
-        self.watches = 0
         self._api = api
         self._on = on
         self._namespace = namespace
-        self._labels = labels
-        self._fields = fields
+        self._selectors = {"labels": labels, "fields": fields}
         self._timing = timing
         self._known = ObjectStore[T](slim)
         self._malformed = MalformedObjects()
@@ -174,13 +168,7 @@ class Informer(Generic[T]):
         """By `namespace/name`, or by name where the kind has no namespaces. A live view."""
         return self._known.objects
 
-    @property
-    def malformed(self) -> int:
-        """How many objects were left out because they do not look like their kind."""
-        return self._malformed.count
-
     async def run(self) -> None:
-        """Goes on until it is cancelled."""
         while True:
             try:
                 if not self.resource_version:
@@ -193,14 +181,13 @@ class Informer(Generic[T]):
             except ApiError as error:
                 if error.has_cause(_TOO_NEW):  # the server was restored from a backup
                     self.resource_version = ""
-                self._tell(error)
+                if type(self.failure) is not type(error):  # a failure that is met again is not logged again
+                    _log.warning("%s: %s; trying again", self.kind, error)
+                self.failure = error
                 await self._pause(error)
 
     async def _list(self) -> None:
-        listing = await self._api.list(
-            self.kind, self._namespace, labels=self._labels, fields=self._fields, page=self._timing.page
-        )
-        self.lists += 1
+        listing = await self._api.list(self.kind, self._namespace, page=self._timing.page, **self._selectors)
         changes = self._known.replace(listing.items)
         self.resource_version = listing.resource_version
         self.failure = None
@@ -217,12 +204,10 @@ class Informer(Generic[T]):
                 self.kind,
                 self._namespace,
                 since=version,
-                labels=self._labels,
-                fields=self._fields,
                 last_s=timing.last_s * (1.0 + random.random()),
                 silence_s=timing.silence_s,
+                **self._selectors,
             ) as stream:
-                self.watches += 1
                 self.failure = None
                 await self._read(stream)
         finally:
@@ -255,7 +240,9 @@ class Informer(Generic[T]):
         for event in events:
             self._note(event, changes)
         if events:
-            self._recovered()
+            if self._back_off.failures > 1:
+                _log.info("%s: in touch with the API server again", self.kind)
+            self._back_off.reset()
         if changes:
             self._on(changes)
         if failed is not None:
@@ -284,17 +271,6 @@ class Informer(Generic[T]):
             if found is not None:
                 events.append(WatchEvent(event.type, found))
         return events, None
-
-    def _recovered(self) -> None:
-        if self._back_off.failures > 1:
-            _log.info("%s: in touch with the API server again", self.kind)
-        self._back_off.reset()
-
-    def _tell(self, error: ApiError) -> None:
-        """Logs a failure when it is a new one, not each time that it is met again."""
-        if self.failure is None or type(self.failure) is not type(error):
-            _log.warning("%s: %s; trying again", self.kind, error)
-        self.failure = error
 
     async def _pause(self, error: ApiError) -> None:
         await asyncio.sleep(max(self._back_off.next_s(), error.retry_after_s or 0.0))

@@ -16,6 +16,11 @@ import msgspec
 
 from batuta.backends.kube.objects import Batch, Meta, Node, NodeResourceTopology, Pod, PodGroup, PriorityClass
 
+Item = TypeVar("Item")
+"""An object, or its JSON where objects are decoded one by one: one of them is malformed, or a Status."""
+_log = logging.getLogger(__name__)
+_MOST_REMEMBERED = 10_000
+
 
 class Stored(Protocol):
     """An object with a name, a uid and a version: what every kind has."""
@@ -31,35 +36,27 @@ class ListMeta(msgspec.Struct, rename="camel"):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
-class Envelope(msgspec.Struct, Generic[T]):
+class Envelope(msgspec.Struct, Generic[Item]):
     """A list as the API server sends it."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[T] | None = None
+    items: list[Item] | None = None
 
 
-class RawEnvelope(msgspec.Struct):
-    """A list whose items are decoded one by one, because one of them is malformed."""
-
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[msgspec.Raw] | None = None
-
-
-class WatchEvent(msgspec.Struct, Generic[T]):
+class WatchEvent(msgspec.Struct, Generic[Item]):
     """One line of a watch."""
 
     type: str
-    object: T
+    object: Item
 
 
-class RawWatchEvent(msgspec.Struct):
-    """One line of a watch whose object is looked at later: a Status, or one that is malformed."""
+class ConfigMap(msgspec.Struct, kw_only=True):
+    """Texts by name."""
 
-    type: str
-    object: msgspec.Raw
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,6 @@ class Kind(Generic[T]):
 
     @cached_property
     def root(self) -> str:
-        """The path of the group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -117,7 +113,10 @@ class Kind(Generic[T]):
 
 def segment(text: str) -> str:
     """One segment of a path: a name from outside never reaches into the next."""
-    return text if text.isascii() and text.replace("-", "").isalnum() else _quoted(text)
+    if text.isascii() and text.replace("-", "").isalnum():
+        return text
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
 
 
 def _without_nulls(value: Any) -> Any:
@@ -126,19 +125,14 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _quoted(text: str) -> str:
-    quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
-
-
-raw_list_decoder: Final = msgspec.json.Decoder(RawEnvelope)
-raw_watch_decoder: Final = msgspec.json.Decoder(RawWatchEvent)
+raw_list_decoder: Final = msgspec.json.Decoder(Envelope[msgspec.Raw])
+raw_watch_decoder: Final = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 
 POD: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
 NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Batch, namespaced=False)
 SERVICE: Final = Kind("", "v1", "services", "Service", Batch)
-CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", Batch)
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 EVENT: Final = Kind("events.k8s.io", "v1", "events", "Event", Batch)
 JOB: Final = Kind("batch", "v1", "jobs", "Job", Batch)
 JOB_SET: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", Batch)
@@ -155,18 +149,6 @@ NODE_TOPOLOGY: Final = Kind(
     NodeResourceTopology,
     namespaced=False,
 )
-CUSTOM_RESOURCE_DEFINITION: Final = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    Batch,
-    namespaced=False,
-)
-
-
-_log = logging.getLogger(__name__)
-_MOST_REMEMBERED = 10_000
 
 
 class _Named(msgspec.Struct):
@@ -177,8 +159,6 @@ class MalformedObjects:
     """Decodes objects one by one, and leaves out those that it cannot."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """How many were left out, in all."""
         self._told: set[tuple[str, str]] = set()
 
     def keep_good(self, kind: Kind[T], raws: Iterable[msgspec.Raw]) -> list[T]:
@@ -188,21 +168,16 @@ class MalformedObjects:
         try:
             return kind.decode(raw)
         except msgspec.MsgspecError as error:
-            self._tell(kind, raw, error)
+            who = _name_in(raw)
+            if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
+                self._told.add((str(kind), who))
+                _log.warning("%s %s is malformed and left out: %s", kind, who, error)
             return None
 
-    def _tell(self, kind: Kind[T], raw: msgspec.Raw, error: Exception) -> None:
-        self.count += 1
-        who = self.name_of(raw)
-        if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
-            self._told.add((str(kind), who))
-            _log.warning("%s %s is malformed and left out: %s", kind, who, error)
 
-    @staticmethod
-    def name_of(raw: msgspec.Raw) -> str:
-        """`namespace/name` of an object that may have little else."""
-        try:
-            metadata = msgspec.json.decode(raw, type=_Named).metadata
-        except msgspec.MsgspecError:
-            return "without a readable name"
-        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+def _name_in(raw: msgspec.Raw) -> str:
+    try:
+        metadata = msgspec.json.decode(raw, type=_Named).metadata
+    except msgspec.MsgspecError:
+        return "without a readable name"
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ class LeaseTiming:
 DEFAULT_TIMING: Final = LeaseTiming()
 
 
+@dataclass(slots=True, eq=False)
 class LeaderElector:
     """Takes part in an election until `run` is cancelled; then it hands the lease back.
 
@@ -69,32 +70,22 @@ class LeaderElector:
     thread, at any moment: it is false in time even when the event loop hangs.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        name: str,
-        namespace: str,
-        identity: str,
-        *,
-        on_started: Callable[[], None] = lambda: None,
-        on_stopped: Callable[[], None] = lambda: None,
-        timing: LeaseTiming = DEFAULT_TIMING,
-    ) -> None:
-        self.identity = identity
-        self.leader = ""
-        """Who leads, as far as we have seen."""
-        self.failure: ApiError | None = None
-        """Why the last try did not reach the API server; None when it did."""
-        self._api = api
-        self._name = name
-        self._namespace = namespace
-        self._on_started = on_started
-        self._on_stopped = on_stopped
-        self._timing = timing
-        self._lead_until_s = 0.0
-        self._told = False
-        self._seen: Lease | None = None
-        self._changed_at_s = 0.0
+    _api: Api
+    _name: str
+    _namespace: str
+    identity: str
+    _: KW_ONLY
+    on_started: Callable[[], None] = lambda: None
+    on_stopped: Callable[[], None] = lambda: None
+    timing: LeaseTiming = DEFAULT_TIMING
+    leader: str = field(default="", init=False)
+    """Who leads, as far as we have seen."""
+    failure: ApiError | None = field(default=None, init=False)
+    """Why the last try did not reach the API server; None when it did."""
+    _lead_until_s: float = field(default=0.0, init=False)
+    _told: bool = field(default=False, init=False)
+    _seen: Lease | None = field(default=None, init=False)
+    _changed_at_s: float = field(default=0.0, init=False)
 
     @property
     def leading(self) -> bool:
@@ -125,11 +116,11 @@ class LeaderElector:
     async def _round(self) -> None:
         """Takes, renews or looks at the lease once, in less time than we may lead without it."""
         begun_s = time.monotonic()
-        limit_s = self._lead_until_s - begun_s if self.leading else self._timing.renew_s
+        limit_s = self._lead_until_s - begun_s if self.leading else self.timing.renew_s
         try:
             async with asyncio.timeout(limit_s):
                 if await self._took(begun_s):
-                    self._lead_until_s = begun_s + self._timing.renew_s
+                    self._lead_until_s = begun_s + self.timing.renew_s
         except (Conflict, NotFound):  # another process wrote or removed it: look again in the next round
             self._seen = None
         except TimeoutError as error:
@@ -151,18 +142,13 @@ class LeaderElector:
         if holder != self.identity:  # taken from us by force
             self._lead_until_s = 0.0
             self._tell()
-        lasts_s = found.spec.lease_duration_seconds or self._timing.lease_s
+        lasts_s = found.spec.lease_duration_seconds or self.timing.lease_s
         if holder and holder != self.identity and now_s < self._changed_at_s + lasts_s:
             return False
         return await self._write(found)
 
     async def _create(self) -> bool:
-        body = {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.name,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": self._spec(None),
-        }
+        body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": self._spec(None)}
         try:
             self._seen = await self._api.create(LEASE, body, self._namespace)
         except AlreadyExists:
@@ -182,7 +168,7 @@ class LeaderElector:
             return
         spec = {**self._spec(self._seen), "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            async with asyncio.timeout(self._timing.retry_s):
+            async with asyncio.timeout(self.timing.retry_s):
                 await self._patch(self._seen, spec)
         except (ApiError, TimeoutError) as error:
             _log.info("lease %s/%s: not handed back: %s", self._namespace, self._name, error)
@@ -198,7 +184,7 @@ class LeaderElector:
         transitions = (seen.spec.lease_transitions or 0) if seen else 0
         return {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": self._timing.lease_s,
+            "leaseDurationSeconds": self.timing.lease_s,
             "acquireTime": seen.spec.acquire_time if seen and ours else now,
             "renewTime": now,
             "leaseTransitions": transitions if ours or seen is None else transitions + 1,
@@ -206,7 +192,7 @@ class LeaderElector:
 
     async def _sleep_from(self, begun_s: float) -> None:
         """Until the next round; a leader that cannot renew is told of its end when it comes, not later."""
-        wait_s = begun_s + backoff_delay_s(1, self._timing.retry_s, self._timing.retry_s) - time.monotonic()
+        wait_s = begun_s + backoff_delay_s(1, self.timing.retry_s, self.timing.retry_s) - time.monotonic()
         if self.leading:
             wait_s = min(wait_s, self._lead_until_s - time.monotonic())
         await asyncio.sleep(max(wait_s, 0.0))
@@ -216,7 +202,7 @@ class LeaderElector:
         if self.leading != self._told:
             self._told = not self._told
             _log.info("%s %s", self.identity, "leads" if self._told else "does not lead any more")
-            (self._on_started if self._told else self._on_stopped)()
+            (self.on_started if self._told else self.on_stopped)()
 
     def _note_leader(self, holder: str) -> None:
         if holder and holder != self.leader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import socket
 import ssl
@@ -12,23 +13,28 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from batuta.backends.kube.client.access import Access
+from batuta.backends.kube.client.access import USER_AGENT, Access
 from batuta.backends.kube.client.errors import ApiError, TooManyRequests, Unauthorized, Unavailable, error_of
 from batuta.backends.kube.client.http1 import HttpPool
+
+JSON: Final = "application/json"
+_READS: Final = frozenset({"GET", "HEAD"})
+_LOOPBACK: Final = ("127.", "localhost", "::1")
+_SOCKETS_OF_REQUEST: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets of the request")
+_CLOSED_WITHIN_S: Final = 1.0
 
 
 class RateLimit:
     """Lets `burst` requests through at once and `per_s` a second in the long run.
 
-    It is generous: its only task is that no bug of ours becomes a flood for the API server.
+    The defaults are generous: they only keep a bug of ours from flooding the API server.
     """
 
     def __init__(self, per_s: float = 1000.0, burst: float = 5000.0) -> None:
@@ -39,21 +45,28 @@ class RateLimit:
         self.waited_s = 0.0
         """How long requests have waited because of it, in all."""
         self._left = burst
-        self._counted_at_s = time.monotonic()
+        self._counted_at_s = -math.inf
 
     async def take(self, count: float = 1.0) -> None:
-        """Returns when the next request may be sent; requests are served in the order in which they ask.
-
-        `count`: how much is taken, where not requests are counted but bytes, say.
-        """
-        now_s = time.monotonic()
-        self._left = min(self.burst, self._left + (now_s - self._counted_at_s) * self.per_s)
-        self._counted_at_s = now_s
+        """Returns when the next request (or so many bytes) may be sent, in the order of the calls."""
+        self._refill(time.monotonic())
         self._left -= count
         if self._left < 0.0:
             wait_s = -self._left / self.per_s
             self.waited_s += wait_s
             await asyncio.sleep(wait_s)
+
+    def may(self, now_s: float) -> bool:
+        """Whether one more request may be sent now; if so, it counts."""
+        self._refill(now_s)
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+    def _refill(self, now_s: float) -> None:
+        self._left = min(self.burst, self._left + max(0.0, now_s - self._counted_at_s) * self.per_s)
+        self._counted_at_s = now_s
 
 
 def backoff_delay_s(failures: int, first_s: float, longest_s: float) -> float:
@@ -74,17 +87,11 @@ class Backoff:
     failures: int = 0
 
     def next_s(self) -> float:
-        """How long to wait now, after one more failure."""
         self.failures += 1
         return backoff_delay_s(self.failures, self.first_s, self.longest_s)
 
     def reset(self) -> None:
         self.failures = 0
-
-
-JSON: Final = "application/json"
-_READS: Final = frozenset({"GET", "HEAD"})
-_LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +100,12 @@ class Limits:
 
     connect_s: float = 5.0
     request_s: float = 30.0
-    """One request with all its retries."""
     list_s: float = 120.0
-    """A request for many objects: a list, or the deletion of all that a selector chooses."""
     in_flight: int = 64
     attempts: int = 4
-    compress: bool | None = None
-    """Whether large answers come compressed; None: unless the API server is on this machine."""
 
 
 DEFAULT_LIMITS: Final = Limits()
-
-
-_SOCKETS_OF_REQUEST: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets of the request")
-_CLOSED_WITHIN_S: Final = 1.0
 
 
 class _GivenUp:
@@ -161,12 +160,13 @@ class Transport:
         self.rate = rate or RateLimit()
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by verb and HTTP status; status 0 is a request without an answer."""
-        self.retries = 0
         self.date = ""
         """The server's time, as its last answer to a read had it."""
-        self._headers: dict[str | None, CIMultiDict[str]] = {}
         self._heads: dict[str | None, bytes] = {}
         self._authorization = ""
+        # Large answers come compressed, unless the API server is on this machine.
+        is_near = (urlsplit(access.server).hostname or "").startswith(_LOOPBACK)
+        self._encoding = "identity" if is_near else "gzip"
         self._exchanges: HttpPool | None = None
         self._sessions: list[aiohttp.ClientSession] = []
         self._given_up = _GivenUp()
@@ -196,9 +196,7 @@ class Transport:
             )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._exchanges is not None:
             await self._exchanges.close()
         for session in self._sessions:
@@ -238,16 +236,7 @@ class Transport:
         await self._refresh_headers()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s, sock_read=silence_s)
         try:
-            with self._given_up.closed():
-                begun = await self._sessions[1].get(
-                    self._url(path),
-                    headers=self._headers_for(None),
-                    timeout=timeout,
-                    proxy=self.access.proxy,
-                    server_hostname=self.access.tls_server_name,
-                    allow_redirects=False,
-                )
-            async with begun as answer:
+            async with await self._begin(self._sessions[1], "GET", path, timeout=timeout) as answer:
                 self.requests[verb, answer.status] += 1
                 if answer.status != 200:
                     raise self._refused(answer.status, await answer.read(), answer.headers.get("Retry-After"))
@@ -274,13 +263,12 @@ class Transport:
                 # A refused credential is tried again at once: by now there may be a fresh one.
                 wait_s = 0.0 if isinstance(error, Unauthorized) else backoff_delay_s(failures, 0.1, 5.0)
                 await asyncio.sleep(max(wait_s, error.retry_after_s or 0.0))
-                self.retries += 1
 
     def _worth_another(self, error: ApiError, failures: int, again: bool) -> bool:
         if isinstance(error, Unauthorized):
             return failures == 1
         if isinstance(error, TooManyRequests):  # the server did not even try
-            return failures < self.limits.attempts and not error.has_cause("DisruptionBudget")
+            again = not error.has_cause("DisruptionBudget")
         return failures < self.limits.attempts and again
 
     async def _once(self, verb: str, method: str, path: str, body: bytes | None, content_type: str | None) -> bytes:
@@ -304,48 +292,48 @@ class Transport:
     async def _by_aiohttp(
         self, method: str, path: str, body: bytes | None, content_type: str | None
     ) -> tuple[int, str | None, bytes]:
-        with self._given_up.closed():
-            begun = await self._sessions[0].request(
-                method,
-                self._url(path),
-                data=body,
-                headers=self._headers_for(content_type if body is not None else None),
-                proxy=self.access.proxy,
-                server_hostname=self.access.tls_server_name,
-                allow_redirects=False,
-            )
-        async with begun as answer:
+        sent: dict[str, Any] = {} if body is None else {"data": body, "content_type": content_type}
+        async with await self._begin(self._sessions[0], method, path, **sent) as answer:
             got = await answer.read()
         self.date = answer.headers.get("Date", "")
         return answer.status, answer.headers.get("Retry-After"), got
 
-    def _url(self, path: str) -> URL:
-        return URL(f"{self.access.server}{path}", encoded=True)
+    async def _begin(
+        self, session: aiohttp.ClientSession, method: str, path: str, content_type: str | None = None, **options: Any
+    ) -> aiohttp.ClientResponse:
+        with self._given_up.closed():
+            return await session.request(
+                method,
+                URL(f"{self.access.server}{path}", encoded=True),
+                headers=self._headers_for(content_type),
+                proxy=self.access.proxy,
+                server_hostname=self.access.tls_server_name,
+                allow_redirects=False,
+                **options,
+            )
 
     async def _refresh_headers(self) -> None:
-        """Headers are made once for each content type, until the credentials change."""
         authorization = await self.access.credentials.authorization()
         if authorization != self._authorization:
-            self._headers.clear()
             self._heads.clear()
             self._authorization = authorization
 
     def _headers_for(self, content_type: str | None) -> CIMultiDict[str]:
-        headers = self._headers.get(content_type)
-        if headers is None:
-            headers = CIMultiDict(self.access.headers)
-            headers["Accept"] = JSON
-            headers["Accept-Encoding"] = "gzip" if self._compresses() else "identity"
-            headers["User-Agent"] = self.access.user_agent
-            if content_type:
-                headers["Content-Type"] = content_type
-            if self._authorization:
-                headers["Authorization"] = self._authorization
-            self._headers[content_type] = headers
+        headers = CIMultiDict(self.access.headers)
+        headers["Accept"] = JSON
+        headers["Accept-Encoding"] = self._encoding
+        headers["User-Agent"] = USER_AGENT
+        if content_type:
+            headers["Content-Type"] = content_type
+        if self._authorization:
+            headers["Authorization"] = self._authorization
         return headers
 
     def _head_for(self, content_type: str | None) -> bytes:
-        """The same headers as lines, for a request whose answer is small and comes as it is."""
+        """The same headers as lines, for a request whose answer is small and comes as it is.
+
+        They are made once for each content type, until the credentials change.
+        """
         head = self._heads.get(content_type)
         if head is None:
             headers = {**self._headers_for(content_type), "Accept-Encoding": "identity"}
@@ -355,11 +343,6 @@ class Transport:
             head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
             self._heads[content_type] = head
         return head
-
-    def _compresses(self) -> bool:
-        if self.limits.compress is not None:
-            return self.limits.compress
-        return not (urlsplit(self.access.server).hostname or "").startswith(_LOOPBACK)
 
     def _refused(self, status: int, body: bytes, retry_after: str | None) -> ApiError:
         error = error_of(status, body, retry_after)

@@ -9,7 +9,8 @@ Conditions of the kubelet are left out, because the scheduler reads readiness by
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,10 @@ LONGEST_TEXT: Final = 240
 MOST_OWNERS: Final = 16
 _SOURCES: Final = ("xid", "sxid")
 _MOST_BYTES: Final = 64 << 10
+MOST_GPUS: Final = 1024
+_NAMES: Final = frozenset(Figure)
+OWN: Final = "BatutaUnhealthy"
+_KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,10 +57,7 @@ def write_notes(notes: Iterable[NodeNote]) -> str:
 
 def read_notes(text: str) -> tuple[NodeNote, ...]:
     """The notes of an annotation in the order of their numbers; what cannot be read says nothing."""
-    try:
-        found = _decode_notes(text.encode()) if text else []
-    except msgspec.MsgspecError:
-        return ()
+    found = objects.decode_annotation(text, list[NodeNote], [])
     known = {note.n: note for note in found if note.n > 0 and note.source in _SOURCES}
     return tuple(note for _, note in sorted(known.items()))
 
@@ -63,12 +65,6 @@ def read_notes(text: str) -> tuple[NodeNote, ...]:
 def read_seen(text: str) -> int:
     """The number of the last note that is dealt with; 0 where nothing is."""
     return int(text) if text.isdecimal() and len(text) < 20 else 0
-
-
-_decode_notes: Any = msgspec.json.Decoder(list[NodeNote]).decode
-
-
-MOST_GPUS: Final = 1024
 
 
 def write_figures(found: Mapping[int, Values]) -> str:
@@ -79,20 +75,13 @@ def write_figures(found: Mapping[int, Values]) -> str:
 
 def read_figures(text: str) -> dict[int, dict[Figure, int]]:
     """The figures by GPU. Unreadable text and unknown figures are left out."""
-    try:
-        plain: dict[str, dict[str, int]] = _decode_figures(text.encode()) if text else {}
-    except msgspec.MsgspecError:
-        return {}
+    plain = objects.decode_annotation(text, dict[str, dict[str, int]], {})
     known = {int(gpu): told for gpu, told in plain.items() if gpu.isdecimal() and len(gpu) < 5}
     return {
         gpu: {Figure(name): value for name, value in told.items() if name in _NAMES and value >= 0}
         for gpu, told in known.items()
         if gpu < MOST_GPUS
     }
-
-
-_NAMES: Final = frozenset(Figure)
-_decode_figures: Any = msgspec.json.Decoder(dict[str, dict[str, int]]).decode
 
 
 class ComponentHealth(msgspec.Struct, kw_only=True):
@@ -138,30 +127,15 @@ class NodeHealth(msgspec.Struct, kw_only=True):
 
 def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
     """What a node says of its health; what cannot be read says nothing."""
-    text = annotations.get(names.HEALTH, "")
-    try:
-        found: NodeHealth = _decode_health(text.encode()) if text else NodeHealth()
-    except msgspec.MsgspecError:
-        return NodeHealth()
-    return found
+    return objects.decode_annotation(annotations.get(names.HEALTH, ""), NodeHealth, NodeHealth())
 
 
 def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:
-    """The same as records, by GPU."""
     found: dict[int, Record] = {}
     for gpu, shown in read_node_health(annotations).by_gpu().items():
-        try:
+        with suppress(ValueError):
             found[gpu] = shown.record()
-        except ValueError:
-            continue
     return found
-
-
-_decode_health: Any = msgspec.json.Decoder(NodeHealth).decode
-
-
-OWN: Final = "BatutaUnhealthy"
-_KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
 def condition_lines(node: objects.Node) -> Iterator[tuple[str, str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -18,21 +19,16 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.operator.nodes import count
-from batuta.backends.kube.operator.workqueue import WriteFn, delete_pod
+from batuta.backends.kube.operator.workqueue import AskFn, delete_pod
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target
 
-_NOT_ITS_FAULT: Final = (
-    "OutOf",
-    "UnexpectedAdmissionError",
-    "Evicted",
-    "Preempting",
-    "NodeShutdown",
-    "Shutdown",
-)
+_NOT_ITS_FAULT: Final = ("OutOf", "UnexpectedAdmissionError", "Evicted", "Preempting", "NodeShutdown", "Shutdown")
 """How a kubelet refuses or ends a pod before it could prove anything."""
 _NOBODY: Final = 65_532
+_log = logging.getLogger(__name__)
+_SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,6 @@ class Attempt(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What its pod is known by."""
         told = f"{self.target.node} {self.target.gpu} {self.since_s:.3f}"
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -97,29 +92,17 @@ def burn_in_pod(options: BurnInOptions, attempt: Attempt, resource: str, gpus: i
     }
     if options.runtime_class:
         spec["runtimeClassName"] = options.runtime_class
-    labels = {
-        "app.kubernetes.io/name": "batuta",
-        "app.kubernetes.io/component": "burn-in",
-        names.BURN_IN: mark,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"batuta-burn-in-{mark}", "namespace": options.namespace, "labels": labels},
-        "spec": spec,
-    }
+    labels = {"app.kubernetes.io/name": "batuta", "app.kubernetes.io/component": "burn-in", names.BURN_IN: mark}
+    metadata = {"name": f"batuta-burn-in-{mark}", "namespace": options.namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _container(options: BurnInOptions, gpu: int, resource: str) -> dict[str, Any]:
     """Sees one GPU, which is the first for it."""
-    given: dict[str, Any] = {"resources": {"limits": {resource: "1"}}}
-    if not resource:
-        given = {
-            "env": [
-                {"name": "NVIDIA_VISIBLE_DEVICES", "value": str(gpu)},
-                {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
-            ]
-        }
+    seen = {"NVIDIA_VISIBLE_DEVICES": str(gpu), "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    given: dict[str, Any] = {"env": [{"name": name, "value": value} for name, value in seen.items()]}
+    if resource:
+        given = {"resources": {"limits": {resource: "1"}}}
     return {
         "name": f"gpu-{gpu}",
         "image": options.image,
@@ -152,30 +135,19 @@ def outcome_of(pod: objects.Pod) -> tuple[Outcome, str]:
     return Outcome.FAILED, ", ".join(filter(None, said))[:400] or "its pod failed"
 
 
-_log = logging.getLogger(__name__)
-_SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
-
-
+@dataclass(slots=True, eq=False)
 class BurnInController:
     """Level-triggered: a target that is to be burnt in has one pod, and nothing else has."""
 
-    def __init__(
-        self,
-        options: BurnInOptions,
-        gpu_resources: Sequence[str],
-        nodes: Mapping[str, objects.Node],
-        guests: Callable[[NodeName], Iterable[objects.Pod]],
-        ask: Callable[[str, WriteFn, float], bool],
-    ) -> None:
-        """`guests`: the pods that are on a node."""
-        self._options = options
-        self._gpu_resources = tuple(gpu_resources)
-        self._nodes = nodes
-        self._guests = guests
-        self._ask = ask
-        self._pods: dict[str, objects.Pod] = {}
-        """Burn-ins, by mark."""
-        self._warned = False
+    _options: BurnInOptions
+    _gpu_resources: Sequence[str]
+    _nodes: Mapping[str, objects.Node]
+    _guests: Callable[[NodeName], Iterable[objects.Pod]]
+    """The pods that are on a node."""
+    _ask: AskFn
+    _pods: dict[str, objects.Pod] = field(default_factory=dict)
+    """By the mark of their attempt."""
+    _warned: bool = False
 
     def see(self, pod: objects.Pod, is_gone: bool) -> bool:
         """A pod has come, changed or gone; whether it is a burn-in."""
@@ -189,7 +161,6 @@ class BurnInController:
         return True
 
     def conclude(self, book: HealthStateMachine, now_s: float) -> list[Order]:
-        """Tells the book of burn-ins that are over."""
         orders: list[Order] = []
         for attempt in _attempts(book):
             pod = self._pods.get(attempt.mark)
@@ -213,7 +184,9 @@ class BurnInController:
 
     def _begin(self, attempt: Attempt, now_s: float) -> None:
         node = self._nodes.get(attempt.target.node)
-        if node is None or not _is_ready(node) or self._in_use(attempt.target):
+        if node is None or self._in_use(attempt.target):
+            return
+        if any(one.type == "Ready" and one.status != "True" for one in node.status.conditions):
             return
         if not self._options.image:
             if not self._warned:
@@ -246,12 +219,6 @@ def _attempts(book: HealthStateMachine) -> Iterator[Attempt]:
             yield Attempt(target, record.since_s)
 
 
-def _is_ready(node: objects.Node) -> bool:
-    return next((one.status for one in node.status.conditions if one.type == "Ready"), "True") == "True"
-
-
 async def _create(body: dict[str, Any], api: Api) -> None:
-    try:
+    with suppress(AlreadyExists):
         await api.create(POD, body, body["metadata"]["namespace"])
-    except AlreadyExists:
-        return

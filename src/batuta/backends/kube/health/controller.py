@@ -42,20 +42,10 @@ from batuta.backends.kube.health.taints import NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
 from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.health_record import (
-    BY_HEALTH,
-    WHOLE_NODE,
-    Alert,
-    Cordon,
-    Order,
-    Record,
-    RestartJob,
-    State,
-    Target,
-)
+from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, Cordon, Order, Record, RestartJob, State, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
 from batuta.core.job import DesiredState, JobId
 
@@ -68,35 +58,44 @@ _REASONS: Final = {
     State.PROBATION: "Probation",
 }
 _WARNINGS: Final = frozenset({State.SUSPECT, State.ILL})
+_MOST_PODS: Final = 4
+"""Remembered of a start: a restart ends them all."""
+_LATEST_S: Final = 600.0
+"""A restart that was not to be had for so long is none any more."""
+_OWN: Final = "health//"
+_SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
+_LOOK_AGAIN_S: Final = 30.0
+"""While anything is out of service."""
+EXCUSE_WITHIN_S: Final = 4.0
+"""So long it is waited for what an agent has to say of a failure: it looks each second."""
+_SOON_S: Final = 2.0
+"""While jobs are leaving, or a burn-in waits for pods to leave."""
 
 
 class HealthEventRecorder:
     """Tells each change of a record once: to the World, to the cluster, and to the log."""
 
-    def __init__(
-        self,
-        ask: Callable[[str, WriteFn, float], bool],
-        say: Callable[[ev.Event], None],
-        known: Mapping[Target, Record],
-    ) -> None:
+    def __init__(self, ask: AskFn, say: Callable[[ev.Event], None], known: Mapping[Target, Record]) -> None:
         """`known`: what an earlier operator reported."""
         self._ask, self._say = ask, say
         self._told = {target: _said(record) for target, record in known.items()}
 
     def tell(self, records: Mapping[Target, Record], nodes: Mapping[str, objects.Node], now_s: float) -> None:
-        """These are all records that there are now."""
         for target, record in records.items():
             said = _said(record)
             if said == self._told.get(target, _said(Record())):
                 continue
             self._told[target] = said
-            node = nodes.get(target.node)
             state = "alert" if record.held else record.state.value
             gpu = None if target.gpu == WHOLE_NODE else target.gpu
             self._say(ev.HealthChanged(now_s, target.node, gpu, state, record.reason))
             _log.warning("%s is %s: %s", target, state, record.reason)
-            if node is not None:
-                self._event(_about_node(node), _reason(record), f"{target}: {record.reason}", record, now_s)
+            if (node := nodes.get(target.node)) is not None:
+                about = {"name": target.node, "uid": node.metadata.uid}
+                about |= {"apiVersion": kinds.NODE.api_version, "kind": kinds.NODE.name}
+                reason = "HealthGuardRail" if record.held else _REASONS[record.state]
+                kind = "Warning" if record.state in _WARNINGS else "Normal"
+                self._event(about, reason, f"{target}: {record.reason}", kind, now_s)
         self._told = {target: said for target, said in self._told.items() if target in records}
 
     def restarts(self, pod: objects.Pod, reason: str, now_s: float) -> None:
@@ -104,18 +103,11 @@ class HealthEventRecorder:
         owner = next((one for one in pod.metadata.owner_references if one.controller), None)
         if owner is None:
             return
-        about = {
-            "apiVersion": owner.api_version,
-            "kind": owner.kind,
-            "name": owner.name,
-            "namespace": pod.metadata.namespace,
-            "uid": owner.uid,
-        }
-        self._event(about, "RestartedByHealth", f"it begins again: {reason}", None, now_s)
+        about = {"name": owner.name, "namespace": pod.metadata.namespace, "uid": owner.uid}
+        about |= {"apiVersion": owner.api_version, "kind": owner.kind}
+        self._event(about, "RestartedByHealth", f"it begins again: {reason}", "Warning", now_s)
 
-    def _event(self, about: Mapping[str, str], reason: str, note: str, record: Record | None, now_s: float) -> None:
-        is_bad = record is None or record.state in _WARNINGS
-        kind = "Warning" if is_bad else "Normal"
+    def _event(self, about: Mapping[str, str], reason: str, note: str, kind: str, now_s: float) -> None:
         event = build_event(about, reason, note, now_s, kind, said=f"{reason} {note}")
         self._ask(f"health//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
@@ -124,35 +116,15 @@ def _said(record: Record) -> tuple[State, bool, str]:
     return record.state, record.held, record.reason
 
 
-def _reason(record: Record) -> str:
-    return "HealthGuardRail" if record.held else _REASONS[record.state]
-
-
-def _about_node(node: objects.Node) -> dict[str, str]:
-    return {
-        "apiVersion": kinds.NODE.api_version,
-        "kind": kinds.NODE.name,
-        "name": node.metadata.name,
-        "uid": node.metadata.uid,
-    }
-
-
-_MOST_PODS: Final = 4
-"""Remembered of a start: a restart ends them all."""
-_LATEST_S: Final = 600.0
-"""A restart that was not to be had for so long is none any more."""
-
-
+@dataclass(slots=True)
 class JobEvictor:
     """Says what jobs shall do; the World sees to it that they save their work and where they go."""
 
-    def __init__(self, jobs_on_nodes: JobsOnNodes, say: Callable[[ev.Event], None], news: HealthEventRecorder) -> None:
-        self._jobs_on_nodes = jobs_on_nodes
-        self._say = say
-        self._events = news
-        self._sent: dict[JobId, Placement] = {}
-        """Jobs that were sent away, and from where."""
-        self._restarted: dict[JobId, Restart] = {}
+    _jobs_on_nodes: JobsOnNodes
+    _say: Callable[[ev.Event], None]
+    _events: HealthEventRecorder
+    _sent: dict[JobId, Placement] = field(default_factory=dict)
+    _restarted: dict[JobId, Restart] = field(default_factory=dict)
 
     def note(self, memory: HealthState, order: RestartJob, now_s: float) -> None:
         """A job is to begin again: stored with the book, so that it is neither forgotten nor done twice.
@@ -182,7 +154,6 @@ class JobEvictor:
                 self._restarted.pop(job, None)
 
     def _is_due(self, job: JobId, restart: Restart) -> bool:
-        """Whether pods go on that are to be replaced."""
         run = self._jobs_on_nodes.movable(job)
         return run is not None and not set(restart.pods).isdisjoint(living_pods(run, len(run.pods())))
 
@@ -195,30 +166,13 @@ class JobEvictor:
                 self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
         self._sent = {job: placement for job, placement in self._sent.items() if job in leaving}
         for job, restart in memory.restarts.items():
-            if job in leaving or self._restarted.get(job) == restart:
+            if job in leaving or self._restarted.get(job) == restart or not self._is_due(job, restart):
                 continue
-            if self._is_due(job, restart):
-                self._restarted[job] = restart
-                self._restart(job, restart, now_s)
+            self._restarted[job] = restart
+            self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
+            if run := self._jobs_on_nodes.movable(job):
+                self._events.restarts(next(iter(run.pods().values())), restart.reason, now_s)
         return not leaving and not memory.restarts
-
-    def _restart(self, job: JobId, restart: Restart, now_s: float) -> None:
-        run = self._jobs_on_nodes.movable(job)
-        if run is None:
-            return
-        self._say(ev.JobWished(now_s, job, DesiredState.EVICT, cause=BY_HEALTH))
-        for pod in list(run.pods().values())[:1]:
-            self._events.restarts(pod, restart.reason, now_s)
-
-
-_OWN: Final = "health//"
-_SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
-_LOOK_AGAIN_S: Final = 30.0
-"""While anything is out of service."""
-EXCUSE_WITHIN_S: Final = 4.0
-"""So long it is waited for what an agent has to say of a failure: it looks each second."""
-_SOON_S: Final = 2.0
-"""While jobs are leaving, or a burn-in waits for pods to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +217,7 @@ class HealthController:
         self.memory = self._recall(stored)
         self.snapshot = Snapshot()
         self._found: Counter[tuple[Source, Action]] = Counter()
-        jobs_on_nodes = JobsOnNodes(runs, observed.pods)
-        self._jobs_on_nodes = jobs_on_nodes
+        self._jobs_on_nodes = jobs_on_nodes = JobsOnNodes(runs, observed.pods)
         self._report_reader = NodeReportReader(jobs_on_nodes, gpu_resources, options.pool_label, self._count)
         self._events = HealthEventRecorder(context.writes.ask, context.say, self.memory.book.records)
         self._evictor = JobEvictor(jobs_on_nodes, context.say, self._events)
@@ -290,14 +243,11 @@ class HealthController:
         verdict = self.memory.book.verdict_on(finding)
         self._found[finding.source, verdict.action] += 1
         if verdict.action.takes_out:
-            hit = Hit(self._now_s, verdict.reason)
-            self.memory.hits.update(dict.fromkeys(finding.jobs, hit))
+            self.memory.hits |= dict.fromkeys(finding.jobs, Hit(self._now_s, verdict.reason))
 
     def _guests(self, node: NodeName) -> list[objects.Pod]:
         pods = self._observed.pods
         return [pods[key] for key in self._context.cluster.pods_on(node) if key in pods]
-
-    # ------------------------------------------------------------------------------------------ what comes in
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Nodes that changed are listened to at the next turn, burn-ins as well."""
@@ -321,18 +271,13 @@ class HealthController:
                 self._is_waiting = self._context.writes.ask(_LOAD, self._read_again, now_s)
         elif written.key == _LOAD:
             self._is_waiting = False
-            if written.error is None:
-                self._begin_anew()
+            if written.error is None:  # another memory than ours counts; what is not in it, nodes still say
+                self.memory = self._recall(self._stored) if self._stored.text else self.memory
+                self._is_unsaved, self._dirty, self._tick_s = not self._stored.text, None, -math.inf
 
     def suspect(self, node: NodeName, job: JobId, why: str) -> None:
         """Who watches a job thinks that a node holds it up. For any thread; it is heard at the next turn."""
         self._suspects.put((node, job, why))
-
-    def _begin_anew(self) -> None:
-        """Another memory than ours counts. What is not in it, nodes still say."""
-        if self._stored.text:
-            self.memory = self._recall(self._stored)
-        self._is_unsaved, self._dirty, self._tick_s = not self._stored.text, None, -math.inf
 
     async def _read_again(self, api: Api) -> None:
         self._stored = await load_state(api, self._options.namespace, self._options.memory_name)
@@ -357,8 +302,6 @@ class HealthController:
     def _is_calm(self) -> bool:
         """Whether all that was heard is stored and can be seen."""
         return not (self._is_unsaved or self._is_waiting or self._dirty) and self._marker.is_done
-
-    # ----------------------------------------------------------------------------------------------- one turn
 
     def next_s(self) -> float:
         return math.inf if self._is_waiting or self._is_unsaved else self._tick_s
@@ -431,8 +374,6 @@ class HealthController:
             and not self._jobs_on_nodes.on(target.node, None if target.gpu == WHOLE_NODE else target.gpu)
         ]
 
-    # ------------------------------------------------------------------------------------------- what is done
-
     def _act(self, now_s: float) -> None:
         book = self.memory.book
         if self._is_due:
@@ -442,22 +383,19 @@ class HealthController:
         if not self._is_due:
             self._tick_s = min(self._tick_s, again_s)
             return
-        self._events.tell(book.records, self._observed.nodes, now_s)
-        self.snapshot = self._take_snapshot()
+        nodes = self._observed.nodes
+        self._events.tell(book.records, nodes, now_s)
+        records = {target: book.look(target) for target in book.records}
+        alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
+        self.snapshot = Snapshot(records, dict(book.cordons), alerts, dict(self._found))
         closed = {target.node for target in book.out if target.gpu == WHOLE_NODE}
-        shut = {name for name in closed if _is_shut(self._observed.nodes.get(name))}
+        taints = {name: {one.key for one in nodes[name].spec.taints} for name in closed & nodes.keys()}
+        shut = {name for name, keys in taints.items() if names.UNHEALTHY in keys}
         is_left = self._evictor.drive(self.memory, shut, now_s) and shut == closed
         self._burn_ins.drive(book, now_s)
         self._is_due, self._tick_s = False, min(again_s, self._next_tick_s(is_left, now_s))
 
-    def _take_snapshot(self) -> Snapshot:
-        book = self.memory.book
-        records = {target: book.look(target) for target in book.records}
-        alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
-        return Snapshot(records, dict(book.cordons), alerts, dict(self._found))
-
     def _next_tick_s(self, is_left: bool, now_s: float) -> float:
-        """When to look again even if nothing happens."""
         records = self.memory.book.records.values()
         busy = [one for one in records if one.state is not State.HEALTHY]
         if not busy and is_left:
@@ -465,7 +403,3 @@ class HealthController:
         ends_s = min((one.ends_s for one in busy if one.state is State.PROBATION), default=math.inf)
         waits = not is_left or any(one.state is State.BURN_IN for one in busy)
         return min(max(ends_s, now_s), now_s + (_SOON_S if waits else _LOOK_AGAIN_S))
-
-
-def _is_shut(node: objects.Node | None) -> bool:
-    return node is not None and any(taint.key == names.UNHEALTHY for taint in node.spec.taints)

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.gpu_table import gpu_indices, gpus_of_node
-from batuta.backends.kube.health.annotations import (
-    NodeNote,
-    condition_lines,
-    read_figures,
-    read_notes,
-    read_seen,
-    records_on,
-)
+from batuta.backends.kube.health.annotations import condition_lines, read_figures, read_notes, read_seen, records_on
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.health.taints import cordoned_by, cordoned_s, has_removed_taint, mended
 from batuta.backends.kube.jobtypes.status import termination_message
@@ -35,13 +28,17 @@ from batuta.core.health_rules import Action, Finding, Source
 from batuta.core.health_signals import Figure, Seen, findings_in, news
 from batuta.core.job import JobId
 
+_log = logging.getLogger(__name__)
+_MOST_HEEDED: Final = 1_000
+_LONGEST: Final = 1_000
 
+
+@dataclass(frozen=True, slots=True)
 class JobsOnNodes:
     """The jobs that the reconciler knows, by node. For the engine's thread."""
 
-    def __init__(self, runs: Mapping[JobId, JobReconciler], pods: Mapping[str, objects.Pod]) -> None:
-        self._runs = runs
-        self._pods = pods
+    _runs: Mapping[JobId, JobReconciler]
+    _pods: Mapping[str, objects.Pod]
 
     def named(self, owners: Iterable[str]) -> tuple[JobId, ...]:
         """The jobs that an agent means by `namespace/job/pod`; unknown ones are left out."""
@@ -57,7 +54,6 @@ class JobsOnNodes:
         return tuple(found)
 
     def owner(self, pod: objects.Pod) -> JobId | None:
-        """The job that a pod is of; None for a stranger."""
         name = pod.metadata.labels.get(names.JOB_NAME, "")
         job = f"{pod.metadata.namespace}/{name}" if name else str(gang_of(pod))
         return job if job in self._runs else None
@@ -94,35 +90,24 @@ def living_pods(run: JobReconciler, most: int) -> tuple[str, ...]:
     return tuple(sorted(uids)[:most])
 
 
-_log = logging.getLogger(__name__)
-
-
+@dataclass(frozen=True, slots=True)
 class NodeReportReader:
     """Reads nodes as they are now, so it does not matter how often, or what was missed in between."""
 
-    def __init__(
-        self,
-        jobs_on_nodes: JobsOnNodes,
-        gpu_resources: Sequence[str],
-        pool_label: str,
-        counted: Callable[[Finding], None],
-    ) -> None:
-        """`counted` is told of each finding that goes to the book."""
-        self._jobs_on_nodes = jobs_on_nodes
-        self._gpu_resources = tuple(gpu_resources)
-        self._pool_label = pool_label
-        self._counted = counted
+    _jobs_on_nodes: JobsOnNodes
+    _gpu_resources: Sequence[str]
+    _pool_label: str
+    _counted: Callable[[Finding], None]
+    """Is told of each finding that goes to the book."""
 
     def hear(self, memory: HealthState, node: objects.Node, now_s: float) -> tuple[bool, list[Order]]:
         """Whether anything was news, and what the book orders because of it."""
         if not self._knows(memory, node):
             return False, []
         orders: list[Order] = []
-        is_news = self._hear_people(memory, node, now_s, orders)
-        is_news |= self._hear_notes(memory, node, now_s, orders)
-        is_news |= self._hear_figures(memory, node, now_s, orders)
-        is_news |= self._hear_conditions(memory, node, now_s, orders)
-        is_news |= self._hear_boot(memory, node, now_s, orders)
+        is_news = False
+        for hear in (self._people, self._mended, self._notes, self._figures, self._conditions, self._boot):
+            is_news |= hear(memory, node, now_s, orders)
         return is_news, orders
 
     def _knows(self, memory: HealthState, node: objects.Node) -> bool:
@@ -138,9 +123,7 @@ class NodeReportReader:
             book.add_node(name, gpus, pool)
         return True
 
-    # ------------------------------------------------------------------------------------------------ people
-
-    def _hear_people(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _people(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         name, book = node.metadata.name, memory.book
         is_news = False
         by, known = cordoned_by(node), book.cordons.get(name)
@@ -158,9 +141,9 @@ class NodeReportReader:
             if cordon is not None:
                 book.cordons[name] = cordon
             is_news = True
-        return self._hear_mended(memory, node, now_s, orders) or is_news
+        return is_news
 
-    def _hear_mended(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _mended(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         said, name = mended(node), node.metadata.name
         if said is None:
             return False
@@ -173,7 +156,7 @@ class NodeReportReader:
                 orders += memory.book.mended(target, now_s, "kubectl annotate")
         return bool(ill)
 
-    def _hear_boot(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _boot(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """A node that needed a reboot and had one is repaired, whatever caused the reboot."""
         name, boot = node.metadata.name, node.status.node_info.boot_id
         records = memory.book.records
@@ -191,26 +174,21 @@ class NodeReportReader:
             orders += memory.book.mended(target, now_s, "a reboot")
         return True
 
-    # ---------------------------------------------------------------------------------------------- findings
-
-    def _hear_notes(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _notes(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         name, annotations = node.metadata.name, node.metadata.annotations
         # What stands on the node was written after it was remembered: should the memory be lost, it holds.
         last = max(memory.seen.get(name, 0), read_seen(annotations.get(names.HEALTH_SEEN, "")))
         notes = [note for note in read_notes(annotations.get(names.HEALTH_NOTES, "")) if note.n > last]
         for note in notes:
-            finding = self._finding(name, note, now_s)
+            jobs = self._jobs_on_nodes.named(note.owners) or self._jobs_on_nodes.on(name, note.gpu)
+            time_s, source = min(note.time, now_s), Source(note.source)
+            finding = Finding(time_s, name, source, note.code, note.text, note.gpu, jobs)
             self._counted(finding)
             orders += memory.book.found(finding)
             memory.seen[name] = note.n
         return bool(notes)
 
-    def _finding(self, node: NodeName, note: NodeNote, now_s: float) -> Finding:
-        jobs = self._jobs_on_nodes.named(note.owners) or self._jobs_on_nodes.on(node, note.gpu)
-        source = Source(note.source)
-        return Finding(min(note.time, now_s), node, source, note.code, note.text, note.gpu, jobs)
-
-    def _hear_figures(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _figures(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """What NVML says that is new since it was last heard; nothing of it counts twice."""
         name = node.metadata.name
         told = read_figures(node.metadata.annotations.get(names.HEALTH_FIGURES, ""))
@@ -230,7 +208,7 @@ class NodeReportReader:
             orders += memory.book.found(finding)
         return bool(found) or known is None
 
-    def _hear_conditions(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+    def _conditions(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """Conditions that a rule knows, each once for as long as it holds."""
         name = node.metadata.name
         known = memory.conditions.get(name, {})
@@ -244,13 +222,10 @@ class NodeReportReader:
                 finding = Finding(now_s, name, Source.LOG, text=line, jobs=jobs)
                 self._counted(finding)
                 orders += memory.book.found(finding)
-        if seen == known:
-            return False
-        if seen:
-            memory.conditions[name] = seen
-        else:
-            memory.conditions.pop(name, None)
-        return True
+        memory.conditions[name] = seen
+        if not seen:
+            del memory.conditions[name]
+        return seen != known
 
 
 def _ill_on(book: HealthStateMachine, node: NodeName) -> list[Target]:
@@ -266,18 +241,14 @@ def adopt(memory: HealthState, node: objects.Node) -> None:
             memory.book.records.setdefault(Target(node.metadata.name, gpu), record)
 
 
-_MOST_HEEDED: Final = 1_000
-_LONGEST: Final = 1_000
-
-
+@dataclass(slots=True)
 class TerminationMessages:
     """Told of pods, it listens once to each that has failed. For the engine's thread."""
 
-    def __init__(self, jobs_on_nodes: JobsOnNodes, counted: Callable[[Finding], None]) -> None:
-        """`counted` is told of each finding that goes to the book."""
-        self._jobs_on_nodes = jobs_on_nodes
-        self._counted = counted
-        self._failed: list[objects.Pod] = []
+    _jobs_on_nodes: JobsOnNodes
+    _counted: Callable[[Finding], None]
+    """Is told of each finding that goes to the book."""
+    _failed: list[objects.Pod] = field(default_factory=list)
 
     def see(self, pod: objects.Pod) -> bool:
         """A pod has come or changed; whether it has something to say."""
@@ -287,7 +258,6 @@ class TerminationMessages:
         return speaks
 
     def hear(self, memory: HealthState, now_s: float) -> list[Order]:
-        """What the book orders because of what was said."""
         orders: list[Order] = []
         failed, self._failed = self._failed, []
         for pod in failed:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
 
 import msgspec
 
-from batuta.backends.kube import objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists, Conflict, NotFound
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import CONFIG_MAP
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine, from_plain, to_plain
 from batuta.core.health_rules import HealthRules, Source
@@ -64,7 +63,6 @@ class HealthState:
     """Nothing was remembered: what nodes say of themselves is all that is known."""
 
     def forget(self, node: NodeName) -> None:
-        """A node is gone for good."""
         self.book.remove_node(node)
         for table in (self.seen, self.conditions, self.figures, self.boots):
             table.pop(node, None)
@@ -75,18 +73,8 @@ def to_text(memory: HealthState) -> str:
     plain = to_plain(memory.book)
     ill = {node for node, _, _ in plain["records"]}
     plain["nodes"] = {name: member for name, member in plain["nodes"].items() if name in ill}
-    whole = {
-        "form": FORM,
-        "book": plain,
-        "seen": memory.seen,
-        "conditions": memory.conditions,
-        "figures": _kept_figures(memory),
-        "boots": memory.boots,
-        "restarts": memory.restarts,
-        "restarted": memory.restarted,
-        "hits": memory.hits,
-        "heeded": memory.heeded,
-    }
+    whole = {one.name: getattr(memory, one.name) for one in fields(memory) if one.name != "is_new"}
+    whole |= {"form": FORM, "book": plain, "figures": _kept_figures(memory)}
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
     for most in (16, 4, 1, 0):
         if len(text) <= MOST_BYTES:
@@ -102,27 +90,11 @@ def from_text(rules: HealthRules, text: str) -> HealthState:
     if not text:
         return HealthState(HealthStateMachine(rules), is_new=True)
     try:
-        whole: dict[str, Any] = json.loads(text)
-        if whole["form"] != FORM:
-            raise ValueError(f"of form {whole['form']!r}, known is {FORM}")
-        return HealthState(
-            from_plain(rules, whole["book"]),
-            {str(node): int(number) for node, number in whole["seen"].items()},
-            {str(node): dict(known) for node, known in whole["conditions"].items()},
-            {str(node): str(boot) for node, boot in whole["boots"].items()},
-            {
-                str(job): Restart(tuple(pods), float(asked_s), str(reason))
-                for job, (pods, asked_s, reason) in whole["restarts"].items()
-            },
-            {str(job): [*map(float, times)] for job, times in whole["restarted"].items()},
-            {
-                str(node): {int(gpu): dict(values) for gpu, values in known.items()}
-                for node, known in whole.get("figures", {}).items()
-            },
-            {str(job): Hit(float(s), str(why)) for job, (s, why) in whole.get("hits", {}).items()},
-            {str(uid): float(time_s) for uid, time_s in whole.get("heeded", {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        form = msgspec.json.decode(text)["form"]
+        if form != FORM:
+            raise ValueError(f"of form {form!r}, known is {FORM}")
+        return msgspec.json.decode(text, type=HealthState, dec_hook=lambda _, plain: from_plain(rules, plain))
+    except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         raise ValueError(f"damaged: {error!r}") from error
 
 
@@ -152,18 +124,9 @@ class StoredState(NamedTuple):
     version: str = ""
 
 
-class _ConfigMap(msgspec.Struct, kw_only=True):
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    data: dict[str, str] = {}
-
-
-_CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", _ConfigMap)
-
-
 async def load_state(api: Api, namespace: str, name: str) -> StoredState:
-    """What is stored now."""
     try:
-        found = await api.get(_CONFIG_MAP, name, namespace)
+        found = await api.get(CONFIG_MAP, name, namespace)
     except NotFound:
         return StoredState()
     return StoredState(found.data.get(KEY, ""), found.metadata.resource_version)
@@ -171,15 +134,13 @@ async def load_state(api: Api, namespace: str, name: str) -> StoredState:
 
 async def save_state(api: Api, namespace: str, name: str, stored: StoredState) -> StoredState:
     """Replaces the version that was read; raises Conflict when another client has written since."""
-    metadata = {"name": name, "namespace": namespace}
-    if stored.version:
-        metadata["resourceVersion"] = stored.version
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": stored.version}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: stored.text}}
     try:
         if stored.version:
-            written = await api.update(_CONFIG_MAP, name, body, namespace)
+            written = await api.update(CONFIG_MAP, name, body, namespace)
         else:
-            written = await api.create(_CONFIG_MAP, body, namespace)
+            written = await api.create(CONFIG_MAP, body, namespace)
     except (AlreadyExists, NotFound) as error:
         raise Conflict(f"another client has written {namespace}/{name}: {error.message}") from error
     return StoredState(stored.text, written.metadata.resource_version)

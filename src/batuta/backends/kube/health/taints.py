@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.health.annotations import OWN, read_node_health
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.operator.gangs import seconds
-from batuta.backends.kube.operator.workqueue import WriteFn
+from batuta.backends.kube.operator.workqueue import AskFn
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Record, State, Target
@@ -33,6 +34,14 @@ EFFECT: Final = "NoSchedule"
 _LONGEST_VALUE: Final = 63
 _LONGEST_MESSAGE: Final = 1024
 _WORDS: Final = {State.ILL: "Ill", State.BURN_IN: "BurnIn", State.PROBATION: "Probation"}
+CORDON: Final = "kubectl cordon"
+TAINT: Final = "a taint that is not Batuta's"
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+_GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
+MANAGER: Final = "batuta-health"
+_TRIES: Final = 4
+AGAIN_S: Final = 2.0
+"""After this, what was written and is not seen is written again."""
 
 
 class Condition(NamedTuple):
@@ -58,7 +67,6 @@ class NodeMarks(NamedTuple):
 
 
 def marks_of(book: HealthStateMachine, node: NodeName, seen: int) -> NodeMarks:
-    """What follows from the book for one node."""
     member = book.members.get(node)
     places = range(WHOLE_NODE, 0 if member is None else member.gpus)
     found = {gpu: book.records[Target(node, gpu)] for gpu in places if Target(node, gpu) in book.records}
@@ -81,7 +89,6 @@ def taint_value(reason: str) -> str:
 
 
 def show(record: Record) -> dict[str, Any]:
-    """A record as it stands in the annotation of a node."""
     return {
         "state": record.state.value,
         "reason": record.reason,
@@ -102,10 +109,8 @@ def _condition(known: Mapping[int, Record], found: Mapping[int, Record]) -> Cond
         return None if well_s is None else Condition("False", "Healthy", "passed burn-in and probation", well_s)
     _, first = min(out.items(), key=lambda one: (one[1].held, one[0]))
     reason = "HeldByGuardRail" if first.held else _WORDS[first.state]
-    sentences = [
-        f"{'the node' if gpu == WHOLE_NODE else f'GPU {gpu}'}: {_sentence(record)}"
-        for gpu, record in sorted(out.items())
-    ]
+    named = {"the node" if gpu == WHOLE_NODE else f"GPU {gpu}": record for gpu, record in sorted(out.items())}
+    sentences = [f"{name}: {_sentence(record)}" for name, record in named.items()]
     since_s = min(one.since_s for one in out.values())
     return Condition("True", reason, "; ".join(sentences)[:_LONGEST_MESSAGE], since_s)
 
@@ -113,16 +118,11 @@ def _condition(known: Mapping[int, Record], found: Mapping[int, Record]) -> Cond
 def _sentence(record: Record) -> str:
     if record.held:
         return f"{record.reason}; it stays in service, or too much of its pool would be out"
-    match record.state:
-        case State.BURN_IN:
-            return f"{record.reason}; mended, and being tested"
-        case State.PROBATION:
-            return f"{record.reason}; passed its burn-in, on probation until {stamp(record.ends_s)}"
-        case _:
-            return f"{record.reason}; it needs: {record.remedy}"
-
-
-# ------------------------------------------------------------------------------------- what has to be written
+    if record.state is State.BURN_IN:
+        return f"{record.reason}; mended, and being tested"
+    if record.state is State.PROBATION:
+        return f"{record.reason}; passed its burn-in, on probation until {stamp(record.ends_s)}"
+    return f"{record.reason}; it needs: {record.remedy}"
 
 
 def own_taint(annotations: Mapping[str, str]) -> str:
@@ -172,19 +172,12 @@ def _disown(health: str) -> str:
 def condition_body(node: NodeName, condition: Condition) -> dict[str, Any]:
     """For server-side apply, which leaves the conditions of others alone."""
     when = stamp(condition.since_s)
-    said = {
-        "type": OWN,
-        "status": condition.status,
-        "reason": condition.reason,
-        "message": condition.message,
-        "lastTransitionTime": when,
-        "lastHeartbeatTime": when,
-    }
+    said = {"type": OWN, "status": condition.status, "reason": condition.reason, "message": condition.message}
+    said |= {"lastTransitionTime": when, "lastHeartbeatTime": when}
     return {"metadata": {"name": node}, "status": {"conditions": [said]}}
 
 
 def has_condition(node: objects.Node, condition: Condition) -> bool:
-    """Whether a node says this already."""
     return any(
         (one.type, one.status, one.reason, one.message) == (OWN, *condition[:3]) for one in node.status.conditions
     )
@@ -196,12 +189,6 @@ def stamp(time_s: float) -> str:
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if value else ""
-
-
-CORDON: Final = "kubectl cordon"
-TAINT: Final = "a taint that is not Batuta's"
-_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
-_GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
 
 
 class Repaired(NamedTuple):
@@ -259,10 +246,6 @@ def _unhealthy(node: objects.Node) -> list[objects.Taint]:
     return [one for one in node.spec.taints if one.key == names.UNHEALTHY and one.effect == EFFECT]
 
 
-MANAGER: Final = "batuta-health"
-_TRIES: Final = 4
-
-
 async def mark_node(api: Api, *, node: NodeName, marks: NodeMarks, drop: tuple[str, ...]) -> None:
     """Applies the marks. All programs share the list of taints, so it is read and replaced in one version."""
     for tries_left in reversed(range(_TRIES)):
@@ -286,30 +269,21 @@ async def mark_node(api: Api, *, node: NodeName, marks: NodeMarks, drop: tuple[s
 
 def plain(node: objects.Node) -> dict[str, Any]:
     """As much of a node that is known as it takes to see whether it looks as it shall."""
-    return {
-        "metadata": {"annotations": node.metadata.annotations, "resourceVersion": ""},
-        "spec": {"taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.spec.taints]},
-    }
+    meta = {"annotations": node.metadata.annotations, "resourceVersion": ""}
+    return {"metadata": meta, "spec": {"taints": msgspec.to_builtins(node.spec.taints)}}
 
 
-AGAIN_S: Final = 2.0
-"""After this, what was written and is not seen is written again."""
-
-
+@dataclass(slots=True)
 class NodeMarker:
     """Level-triggered. For the engine's thread."""
 
-    def __init__(
-        self, nodes: Mapping[str, objects.Node], ask: Callable[[str, WriteFn, float], bool], prefix: str
-    ) -> None:
-        """`prefix`: of the keys of its writes."""
-        self._nodes = nodes
-        self._ask = ask
-        self._prefix = prefix
-        self._doubtful: set[NodeName] = set()
-        """Nodes that may look otherwise than they shall."""
-        self._asked: dict[NodeName, tuple[NodeMarks, float]] = {}
-        """What was last to be written on such nodes, and when."""
+    _nodes: Mapping[str, objects.Node]
+    _ask: AskFn
+    _prefix: str
+    _doubtful: set[NodeName] = field(default_factory=set)
+    """Nodes that may look otherwise than they shall."""
+    _asked: dict[NodeName, tuple[NodeMarks, float]] = field(default_factory=dict)
+    """What was last to be written on such nodes, and when."""
 
     @property
     def is_done(self) -> bool:
@@ -317,7 +291,6 @@ class NodeMarker:
         return not self._doubtful
 
     def doubt(self, nodes: Iterable[NodeName]) -> None:
-        """These may have changed, or shall."""
         self._doubtful.update(nodes)
 
     def drive(self, memory: HealthState, now_s: float) -> tuple[bool, float]:

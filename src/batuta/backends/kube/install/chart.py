@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -75,9 +75,6 @@ def manifests(release: Release) -> list[Manifest]:
     return found
 
 
-POD_SECURITY: Final = "pod-security.kubernetes.io"
-
-
 def namespace(release: Release) -> Manifest:
     """The operator's namespace, in which nothing may run that has more rights than it needs.
 
@@ -88,12 +85,8 @@ def namespace(release: Release) -> Manifest:
     on_nodes = values.device_plugin.enabled or values.agent.enabled or values.log_collector.enabled
     level = "privileged" if on_nodes else "restricted"
     labels = yaml.safe_load(_templates().render("batuta.labels", _objects(release)))
-    labels |= {f"{POD_SECURITY}/{mode}": level for mode in ("enforce", "warn", "audit")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": release.namespace, "labels": labels},
-    }
+    labels |= {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn", "audit")}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": release.namespace, "labels": labels}}
 
 
 @cache
@@ -112,12 +105,8 @@ def _objects(release: Release) -> Manifest:
         "Values": release.values.model_dump(mode="json", by_alias=True),
         "Release": {"Name": release.name, "Namespace": release.namespace, "Service": release.managed_by},
         "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": release.version},
-        "Files": {"Get": _get_file, "Glob": _glob_files},
+        "Files": {"Get": lambda name: (chart_folder() / name).read_text("utf-8"), "Glob": _glob_files},
     }
-
-
-def _get_file(name: str) -> str:
-    return (chart_folder() / name).read_text("utf-8")
 
 
 def _glob_files(pattern: str) -> Mapping[str, str]:
@@ -154,10 +143,6 @@ def _merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> Manifest:
     return found
 
 
-def _dict(*words: Any) -> Manifest:
-    return dict(zip(words[::2], words[1::2], strict=True))
-
-
 def _set(mapping: Manifest, name: str, value: Any) -> Manifest:
     mapping[name] = value
     return mapping
@@ -175,21 +160,9 @@ def _fail(message: str) -> str:
     raise InputError.of(message)
 
 
-def _any(*values: Any) -> Any:
-    return next((one for one in values if one), values[-1])
-
-
-def _all(*values: Any) -> Any:
-    return next((one for one in values if not one), values[-1])
-
-
-def _list(*values: Any) -> Sequence[Any]:
-    return list(values)
-
-
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "and": _all,
-    "or": _any,
+    "and": lambda *values: next((one for one in values if not one), values[-1]),
+    "or": lambda *values: next((one for one in values if one), values[-1]),
     "not": lambda value: not value,
     "eq": lambda value, *others: value in others,
     "ne": lambda one, other: one != other,
@@ -198,12 +171,12 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "int": int,
     "default": lambda usual, value: value or usual,
     "ternary": lambda yes, no, asked: yes if asked else no,
-    "dict": _dict,
+    "dict": lambda *words: dict(zip(words[::2], words[1::2], strict=True)),
     "set": _set,
     "hasKey": lambda mapping, name: name in mapping,
     "merge": _merged,
-    "list": _list,
-    "tuple": _list,
+    "list": lambda *values: list(values),
+    "tuple": lambda *values: list(values),
     "has": lambda value, values: value in values,
     "join": lambda between, words: between.join(words),
     "contains": lambda part, text: part in text,

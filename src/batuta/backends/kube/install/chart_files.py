@@ -31,14 +31,12 @@ def values_yaml() -> str:
 
 
 def values_schema() -> str:
-    """What Helm refuses values by."""
     schema = Values.model_json_schema(by_alias=True)
     _drop_titles(schema)
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema, indent=2) + "\n"
 
 
 def values_table() -> str:
-    """The values as rows of a Markdown table."""
     rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in _leaves(Values(), "")]
     return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
 
@@ -49,55 +47,48 @@ def readme_with_table(text: str) -> str:
     return f"{head}{BEGIN}\n{values_table()}\n{END}{rest.partition(END)[2]}"
 
 
-def _commented(settings: Settings, depth: int) -> Iterator[str]:
-    margin = "  " * depth
+def _fields(settings: Settings) -> Iterator[tuple[str, Any, str]]:
+    """The key, value and meaning of each field; a value is plain data, or settings in turn."""
+    plain = settings.model_dump(mode="json", by_alias=True)
     for name, field in type(settings).model_fields.items():
         key, value = field.alias or name, getattr(settings, name)
-        if key == "global":
-            continue
+        if key != "global":
+            yield key, value if isinstance(value, Settings) else plain[key], field.description or ""
+
+
+def _commented(settings: Settings, depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    for key, value, meaning in _fields(settings):
         yield "\n" if depth == 0 else ""
-        comment = field.description or ""
-        yield (textwrap.fill(comment, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ") + "\n")
+        yield textwrap.fill(meaning, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ") + "\n"
         if isinstance(value, Settings):
             yield f"{margin}{key}:\n"
             yield from _commented(value, depth + 1)
         else:
-            plain = settings.model_dump(mode="json", by_alias=True)[key]
-            yield textwrap.indent(_block(key, plain), margin)
+            yield textwrap.indent(_block(key, value), margin)
 
 
 def _block(key: str, value: Any) -> str:
     if isinstance(value, dict | list) and value:
         inner = yaml.safe_dump(value, sort_keys=False)
         return f"{key}:\n{textwrap.indent(inner, '  ')}"
-    return f"{key}: {json.dumps(value, ensure_ascii=False)}\n" if value == "" else _plain(key, value)
-
-
-def _plain(key: str, value: Any) -> str:
-    return yaml.safe_dump({key: value}, default_flow_style=False)
+    return f'{key}: ""\n' if value == "" else yaml.safe_dump({key: value}, default_flow_style=False)
 
 
 def _leaves(settings: Settings, path: str) -> Iterator[tuple[str, str, str]]:
-    for name, field in type(settings).model_fields.items():
-        key, value = f"{path}{field.alias or name}", getattr(settings, name)
-        if key == "global":
-            continue
+    for key, value, meaning in _fields(settings):
         if isinstance(value, Settings):
-            yield from _leaves(value, f"{key}.")
+            yield from _leaves(value, f"{path}{key}.")
         else:
-            plain = settings.model_dump(mode="json", by_alias=True)[field.alias or name]
-            yield key, json.dumps(plain, ensure_ascii=False), field.description or ""
+            yield f"{path}{key}", json.dumps(value, ensure_ascii=False), meaning
 
 
 def _drop_titles(schema: Any) -> None:
     """Pydantic writes a title for every field, which says the field's name once more."""
-    if isinstance(schema, dict):
-        if isinstance(schema.get("title"), str):
-            del schema["title"]
-        for inner in schema.values():
-            _drop_titles(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
+    if isinstance(schema, dict) and isinstance(schema.get("title"), str):
+        del schema["title"]
+    if isinstance(schema, dict | list):
+        for inner in schema.values() if isinstance(schema, dict) else schema:
             _drop_titles(inner)
 
 

@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 Function: TypeAlias = Callable[..., Any]
-Variables: TypeAlias = ChainMap[str, Any]
-
-INCLUDE: Final = "include"
-
-
-class TemplateError(Exception):
-    """A template says what this reader does not know, or asks for a value that is not there."""
-
-
-_ACTION = re.compile(
+Scope: TypeAlias = ChainMap[str, Any]
+"""The variables that are known at a place, the innermost block first."""
+Value: TypeAlias = Callable[[Any, Scope], Any]
+"""What a part of a template gives for a dot and the variables around it."""
+Text: TypeAlias = Callable[[Any, Scope], str]
+_ACTION: Final = re.compile(
     r"""\{\{(?P<left>-(?=\s))?\s*
     (?P<inner>/\*.*?\*/|(?:"(?:\\.|[^"\\])*"|[^"}])*?)
     \s*(?P<right>(?<=\s)-)?\}\}""",
     re.DOTALL | re.VERBOSE,
 )
-_TOKEN = re.compile(
+_TOKEN: Final = re.compile(
     r"""\s*(?P<token>
       "(?:\\.|[^"\\])*"             # a text
     | -?\d+(?:\.\d+)?               # a number
@@ -41,60 +37,11 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_ESCAPED = {r"\"": '"', r"\\": "\\", r"\n": "\n", r"\t": "\t"}
+_ESCAPED: Final = {r"\"": '"', r"\\": "\\", r"\n": "\n", r"\t": "\t"}
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A text, a number, true or false."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Fields of the dot (no base), of a variable (its name) or of what a pipeline gives."""
-
-    base: str | Pipeline
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A function (or None for a value alone) and its operands."""
-
-    function: str | None
-    operands: tuple[Literal | Fields, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """Commands, each of which gets what the one before gave as its last argument."""
-
-    commands: tuple[Command, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Print:
-    """Prints what a pipeline gives, or keeps it in a variable."""
-
-    pipeline: Pipeline
-    variable: str = ""
-    declares: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """if, with or range."""
-
-    word: str
-    pipeline: Pipeline
-    variables: tuple[str, ...]
-    then: Block
-    otherwise: Block
-
-
-Block: TypeAlias = "tuple[str | Print | Branch, ...]"
+class TemplateError(Exception):
+    """A template says what this reader does not know, or asks for a value that is not there."""
 
 
 @dataclass(slots=True)
@@ -102,78 +49,15 @@ class Templates:
     """All templates of a chart by name: those that files define, and the files themselves."""
 
     functions: Mapping[str, Function]
-    _blocks: dict[str, Block] = field(default_factory=dict)
+    _texts: dict[str, Text] = field(default_factory=dict)
 
     def read(self, name: str, text: str) -> None:
-        """Adds a file, and what it defines."""
-        self._blocks[name] = _Reader(name, text, {*self.functions, INCLUDE}, self._blocks).file()
+        self._texts[name] = _Reader(name, text, {**self.functions, "include": self.render}, self._texts).file()
 
     def render(self, name: str, data: Any) -> str:
-        if name not in self._blocks:
+        if name not in self._texts:
             raise TemplateError(f"there is no template {name}")
-        return "".join(self._block(self._blocks[name], data, ChainMap({"$": data})))
-
-    def _block(self, block: Block, dot: Any, variables: Variables) -> Iterator[str]:
-        for node in block:
-            if isinstance(node, str):
-                yield node
-            elif isinstance(node, Branch):
-                yield from self._branch(node, dot, variables.new_child())
-            elif node.variable:
-                self._keep(node, self._pipeline(node.pipeline, dot, variables), variables)
-            else:
-                yield as_text(self._pipeline(node.pipeline, dot, variables))
-
-    def _branch(self, branch: Branch, dot: Any, variables: Variables) -> Iterator[str]:
-        value = self._pipeline(branch.pipeline, dot, variables)
-        if not value:
-            yield from self._block(branch.otherwise, dot, variables)
-        elif branch.word == "range":
-            pairs = sorted(value.items()) if isinstance(value, Mapping) else enumerate(value)
-            for key, one in pairs:
-                named = dict(zip(branch.variables, (key, one)[2 - len(branch.variables) :], strict=True))
-                yield from self._block(branch.then, one, variables.new_child(named))
-        else:
-            inner = value if branch.word == "with" else dot
-            yield from self._block(branch.then, inner, variables)
-
-    @staticmethod
-    def _keep(node: Print, value: Any, variables: Variables) -> None:
-        """A declaration is known in its block; an assignment changes the variable where it was declared."""
-        scopes: Sequence[MutableMapping[str, Any]] = variables.maps
-        if node.declares:
-            scopes[0][node.variable] = value
-        else:
-            next(scope for scope in scopes if node.variable in scope)[node.variable] = value
-
-    def _pipeline(self, pipeline: Pipeline, dot: Any, variables: Variables) -> Any:
-        passed: tuple[Any, ...] = ()
-        for command in pipeline.commands:
-            operands = [self._operand(one, dot, variables) for one in command.operands]
-            if command.function == INCLUDE:
-                value = self.render(*operands, *passed)
-            elif command.function is not None:
-                value = self.functions[command.function](*operands, *passed)
-            else:
-                value, *arguments = *operands, *passed
-                value = value(*arguments) if arguments else value
-            passed = (value,)
-        return passed[0]
-
-    def _operand(self, operand: Literal | Fields, dot: Any, variables: Variables) -> Any:
-        if isinstance(operand, Literal):
-            return operand.value
-        base = operand.base
-        if isinstance(base, Pipeline):
-            found = self._pipeline(base, dot, variables)
-        else:
-            found = variables[base] if base else dot
-        for name in operand.names:
-            try:
-                found = found[name]
-            except (KeyError, TypeError):
-                raise TemplateError(f"there is no .{'.'.join(operand.names)}") from None
-        return found
+        return self._texts[name](data, ChainMap({"$": data}))
 
 
 def as_text(value: Any) -> str:
@@ -186,14 +70,14 @@ def as_text(value: Any) -> str:
 
 
 class _Reader:
-    """One file."""
+    """One file, of which every part becomes a function of the dot and the variables."""
 
-    def __init__(self, name: str, text: str, functions: set[str], defined: dict[str, Block]) -> None:
+    def __init__(self, name: str, text: str, functions: Mapping[str, Function], defined: dict[str, Text]) -> None:
         self._name, self._functions, self._defined = name, functions, defined
         self._line = 1
         self._parts = list(self._split(text))[::-1]
 
-    def file(self) -> Block:
+    def file(self) -> Text:
         block, end = self._read_block()
         if end:
             raise self._error(f"{end[0]} without a beginning")
@@ -226,28 +110,29 @@ class _Reader:
             position = match.end()
         return found[::-1]
 
-    def _read_block(self) -> tuple[Block, list[str]]:
+    def _read_block(self) -> tuple[Text, list[str]]:
         """What stands until an `else` or `end` that has no beginning in here, and that action."""
-        nodes: list[str | Print | Branch] = []
-        while self._parts:
+        texts: list[Text] = []
+        end: list[str] = []
+        while self._parts and not end:
             line, part = self._parts.pop()
             if isinstance(part, str):
-                nodes += [part] if part else []
+                texts.append(_constant(part))
                 continue
             self._line = line
             word = part[-1] if part else ""
             if word in ("else", "end"):
-                return tuple(nodes), part[::-1]
-            if word == "define":
-                name = self._literal(part[0]).value
+                end = part[::-1]
+            elif word == "define":
+                name = self._literal(part[0])
                 self._defined[name], _ = self._read_block()
             elif word in ("if", "with", "range"):
-                nodes.append(self._branch(part))
+                texts.append(self._branch(part))
             else:
-                nodes.append(self._print(part))
-        return tuple(nodes), []
+                texts.append(self._print(part))
+        return lambda dot, scope: "".join([text(dot, scope) for text in texts]), end
 
-    def _branch(self, tokens: list[str]) -> Branch:
+    def _branch(self, tokens: list[str]) -> Text:
         word, line = tokens.pop(), self._line
         variables: list[str] = []
         if word == "range" and ":=" in tokens:
@@ -255,66 +140,99 @@ class _Reader:
                 variables += [token] if token != "," else []
         pipeline = self._whole(tokens)
         then, end = self._read_block()
-        otherwise: Block = ()
+        otherwise: Text = _constant("")
         if end[:2] == ["else", "if"]:
-            otherwise = (self._branch(end[:0:-1]),)
+            otherwise = self._branch(end[:0:-1])
         elif end == ["else"]:
             otherwise, end = self._read_block()
         if end[:2] != ["else", "if"] and end != ["end"]:
             self._line = line
             raise self._error(f"{word} without an end")
-        return Branch(word, pipeline, tuple(variables), then, otherwise)
 
-    def _print(self, tokens: list[str]) -> Print:
-        if len(tokens) > 1 and tokens[-2] in (":=", "="):
-            variable, sign = tokens.pop(), tokens.pop()
-            return Print(self._whole(tokens), variable, sign == ":=")
-        return Print(self._whole(tokens))
+        def render(dot: Any, around: Scope) -> str:
+            scope = around.new_child()
+            value = pipeline(dot, scope)
+            if not value:
+                return otherwise(dot, scope)
+            if word != "range":
+                return then(value if word == "with" else dot, scope)
+            texts = []
+            for pair in sorted(value.items()) if isinstance(value, Mapping) else enumerate(value):
+                named = dict(zip(variables, pair[2 - len(variables) :], strict=True))
+                texts.append(then(pair[1], scope.new_child(named)))
+            return "".join(texts)
 
-    def _whole(self, tokens: list[str]) -> Pipeline:
+        return render
+
+    def _print(self, tokens: list[str]) -> Text:
+        if len(tokens) < 2 or tokens[-2] not in (":=", "="):
+            printed = self._whole(tokens)
+            return lambda dot, scope: as_text(printed(dot, scope))
+        variable, sign = tokens.pop(), tokens.pop()
+        value = self._whole(tokens)
+
+        def keep(dot: Any, scope: Scope) -> str:
+            """A declaration is known in its block; an assignment changes the variable where it was declared."""
+            owner = scope.maps[0] if sign == ":=" else next(one for one in scope.maps if variable in one)
+            owner[variable] = value(dot, scope)
+            return ""
+
+        return keep
+
+    def _whole(self, tokens: list[str]) -> Value:
         pipeline = self._pipeline(tokens)
         if tokens:
             raise self._error(f"{tokens[-1]!r} is not expected here")
         return pipeline
 
-    def _pipeline(self, tokens: list[str]) -> Pipeline:
+    def _pipeline(self, tokens: list[str]) -> Value:
+        """Commands, each of which gets what the one before gave as its last argument."""
         commands = [self._command(tokens)]
         while tokens and tokens[-1] == "|":
             tokens.pop()
             commands.append(self._command(tokens))
-        return Pipeline(tuple(commands))
 
-    def _command(self, tokens: list[str]) -> Command:
-        function = None
+        def run(dot: Any, scope: Scope) -> Any:
+            passed: tuple[Any, ...] = ()
+            for function, operands in commands:
+                passed = (function(*[operand(dot, scope) for operand in operands], *passed),)
+            return passed[0]
+
+        return run
+
+    def _command(self, tokens: list[str]) -> tuple[Function, Sequence[Value]]:
+        function: Function | None = None
         if tokens and tokens[-1][0].isalpha() and tokens[-1] not in ("true", "false"):
-            function = tokens.pop()
-            if function not in self._functions:
-                raise self._error(f"there is no function {function}")
+            name = tokens.pop()
+            if name not in self._functions:
+                raise self._error(f"there is no function {name}")
+            function = self._functions[name]
         operands = []
         while tokens and tokens[-1] != "|" and not tokens[-1].startswith(")"):
             operands.append(self._operand(tokens))
         if function is None and not operands:
             raise self._error("a value is missing")
-        return Command(function, tuple(operands))
+        return function or _called, operands
 
-    def _operand(self, tokens: list[str]) -> Literal | Fields:
+    def _operand(self, tokens: list[str]) -> Value:
         token = tokens.pop()
         if token == "(":
             inner = self._pipeline(tokens)
             if not tokens:
                 raise self._error("a ) is missing")
-            return Fields(inner, _names(tokens.pop()))
-        if token[0] in ".$":
-            return Fields(token.partition(".")[0], _names(token))
-        return self._literal(token)
+            return _fields(inner, tokens.pop())
+        if token[0] == "$":
+            variable = token.partition(".")[0]
+            return _fields(lambda dot, scope: scope[variable], token)
+        return _fields(lambda dot, scope: dot, token) if token[0] == "." else _constant(self._literal(token))
 
-    def _literal(self, token: str) -> Literal:
+    def _literal(self, token: str) -> Any:
         if token.startswith('"'):
-            return Literal(re.sub(r"\\.", lambda found: _ESCAPED[found[0]], token[1:-1]))
+            return re.sub(r"\\.", lambda found: _ESCAPED[found[0]], token[1:-1])
         if token in ("true", "false"):
-            return Literal(token == "true")
+            return token == "true"
         try:
-            return Literal(float(token) if "." in token else int(token))
+            return float(token) if "." in token else int(token)
         except ValueError:
             raise self._error(f"{token!r} is not expected here") from None
 
@@ -322,5 +240,26 @@ class _Reader:
         return TemplateError(f"{self._name}:{self._line}: {message}")
 
 
-def _names(token: str) -> tuple[str, ...]:
-    return tuple(name for name in token.split(".")[1:] if name)
+def _constant(value: Any) -> Value:
+    return lambda dot, scope: value
+
+
+def _called(value: Any, *arguments: Any) -> Any:
+    """A value alone, or a method such as `.Files.Get` with its arguments."""
+    return value(*arguments) if arguments else value
+
+
+def _fields(base: Value, token: str) -> Value:
+    """The fields of a value that a token such as `.a.b`, `$x.a` or `).a` names."""
+    names = [name for name in token.split(".")[1:] if name]
+
+    def get(dot: Any, scope: Scope) -> Any:
+        found = base(dot, scope)
+        for name in names:
+            try:
+                found = found[name]
+            except (KeyError, TypeError):
+                raise TemplateError(f"there is no .{'.'.join(names)}") from None
+        return found
+
+    return get

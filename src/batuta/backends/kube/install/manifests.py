@@ -18,6 +18,8 @@ import yaml
 from batuta.backends.kube.install.release import Manifest
 from batuta.spec.problem import InputError
 
+_ESTABLISHED_WITHIN_S = 60
+
 
 class _Readable(yaml.SafeDumper):
     """Texts of several lines as such, and no anchors."""
@@ -74,10 +76,6 @@ def _delete(manifest: Manifest) -> str:
     return f"# The journal's history:\n# {line}" if kept else line
 
 
-FIELD_MANAGER = "batuta-install"
-_ESTABLISHED_WITHIN_S = 60
-
-
 class KubectlFailed(Exception):
     """kubectl ended with an error; what it said went to standard error."""
 
@@ -111,21 +109,11 @@ class Kubectl:
 
     def _apply(self, manifests: Sequence[Manifest]) -> None:
         if manifests:
-            document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-            self._run(
-                "apply",
-                "--server-side",
-                f"--field-manager={FIELD_MANAGER}",
-                "-f",
-                "-",
-                text=json.dumps(document),
-            )
+            self._run("apply", "--server-side", "--field-manager=batuta-install", "-f", "-", text=as_json(manifests))
 
     def _run(self, *words: str, text: str = "") -> None:
-        cluster = [
-            *((f"--kubeconfig={self.kubeconfig}",) if self.kubeconfig else ()),
-            *((f"--context={self.context}",) if self.context else ()),
-        ]
+        options = {"--kubeconfig": self.kubeconfig, "--context": self.context}
+        cluster = [f"{name}={value}" for name, value in options.items() if value]
         done = subprocess.run([self.program, *cluster, *words], input=text, text=True, check=False)
         if done.returncode != 0:
             raise KubectlFailed(f"kubectl {words[0]} ended with exit code {done.returncode}")

@@ -17,6 +17,7 @@ from batuta.spec.problem import InputError, Problem
 Manifest: TypeAlias = dict[str, Any]
 
 CHART = "batuta"
+_DOT = re.compile(r"(?<!\\)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,6 @@ class Release:
     version: str
     name: str = CHART
     managed_by: str = CHART
-
-
-_DOT = re.compile(r"(?<!\\)\.")
 
 
 def read_values(files: Sequence[Path], settings: Sequence[str]) -> Values:
@@ -64,7 +62,6 @@ def read_values(files: Sequence[Path], settings: Sequence[str]) -> Values:
 
 
 def overlaid(layers: Sequence[Mapping[str, Any]], locate: Locate = nowhere) -> Values:
-    """The defaults with each layer over those before it."""
     merged: Any = Values().model_dump(mode="json", by_alias=True)
     for layer in layers:
         merged = _over(merged, layer)
@@ -78,8 +75,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
         raise InputError.of(f"--set {text!r} is not NAME=VALUE", fix="for example --set config.policy=afs-l")
     if "[" in name:
         raise InputError.of(
-            f"--set {text!r}: an entry of a list cannot be set",
-            fix="set the whole list, or use --values FILE",
+            f"--set {text!r}: an entry of a list cannot be set", fix="set the whole list, or use --values FILE"
         )
     words = [word.replace("\\.", ".").strip() for word in _DOT.split(name)]
     if not all(words):

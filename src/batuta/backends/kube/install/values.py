@@ -6,8 +6,7 @@ values.yaml, values.schema.json and the table in the chart's README are made fro
 from __future__ import annotations
 
 import re
-from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
@@ -16,6 +15,20 @@ from batuta.backends.kube.settings import Settings
 
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 Quantity: TypeAlias = Annotated[str, StringConstraints(pattern=_QUANTITY)]
+PrometheusDuration: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]+(ms|s|m|h)$")]
+# A name of several labels joined by dots, or nothing.
+OptionalName: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
+]
+# Short enough for `-operator` and the like to follow.
+Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)]
+Repository: TypeAlias = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")]
+Digest: TypeAlias = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")]
+SecretKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")]
+NonEmpty: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
+Strings: TypeAlias = dict[str, str]
+Raw: TypeAlias = dict[str, Any]
 
 
 def _check_amount(amount: str | int | float) -> str | int | float:
@@ -30,24 +43,19 @@ Amount: TypeAlias = Annotated[
     AfterValidator(_check_amount),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": _QUANTITY}, {"type": "number", "minimum": 0}]}),
 ]
-PrometheusDuration: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]+(ms|s|m|h)$")]
-# A name of several labels joined by dots, or nothing.
-OptionalName: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
-]
-# Short enough for `-operator` and the like to follow.
-Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)]
-Strings: TypeAlias = dict[str, str]
-Raw: TypeAlias = dict[str, Any]
 
 
-class AgentResources(Settings):
-    """What an agent asks for."""
+class Resources(Settings):
+    """What a container asks for."""
 
-    requests: dict[str, Amount] = Field(
-        default={"cpu": "20m", "memory": "96Mi"}, description="what it is given for sure"
+    requests: dict[str, Amount] = Field(default={}, description="what it is given for sure")
+    limits: dict[str, Amount] = Field(
+        default={}, description="what it never gets more of; a CPU limit would slow it down"
     )
-    limits: dict[str, Amount] = Field(default={"memory": "256Mi"}, description="what it never gets more of")
+
+
+def _resources(cpu: str, memory: str, most_memory: str) -> Resources:
+    return Resources(requests={"cpu": cpu, "memory": memory}, limits={"memory": most_memory})
 
 
 class Agent(Settings):
@@ -58,18 +66,13 @@ class Agent(Settings):
         description="run an agent on every node with GPUs; it sees the node's processes (hostPID), so the "
         "namespace must allow privileged pods",
     )
-    interval_seconds: Annotated[int, Field(ge=1, le=60)] = Field(
-        default=1, description="time between looks at the GPUs"
+    interval_seconds: int = Field(default=1, ge=1, le=60, description="time between looks at the GPUs")
+    report_every_seconds: int = Field(
+        default=30, ge=5, le=60, description="time between reports; the binder forgets one after 90 s"
     )
-    report_every_seconds: Annotated[int, Field(ge=5, le=60)] = Field(
-        default=30, description="time between reports; the binder forgets one after 90 s"
-    )
-    metrics_port: Annotated[int, Field(ge=1, le=65535)] = Field(
-        default=9477, description="port of its metrics and probes"
-    )
+    metrics_port: Port = Field(default=9477, description="port of its metrics and probes")
     dcgm_url: Annotated[str, StringConstraints(pattern=r"^(https?://\S+)?$")] = Field(
-        default="",
-        description="where DCGM exporter's series are on each node, as in http://$(HOST_IP):9400/metrics",
+        default="", description="where DCGM exporter's series are on each node, as in http://$(HOST_IP):9400/metrics"
     )
     kernel_log: Annotated[str, StringConstraints(pattern=r"^(/\S+)?$")] = Field(
         default="",
@@ -77,8 +80,7 @@ class Agent(Settings):
         "looked for; empty means none; for /dev/kmsg the agent is privileged",
     )
     state_dir: Annotated[str, StringConstraints(pattern=r"^/\S+$")] = Field(
-        default="/var/lib/batuta/agent",
-        description="folder of the node that keeps how far the kernel log was read",
+        default="/var/lib/batuta/agent", description="folder of the node that keeps how far the kernel log was read"
     )
     runtime_class_name: OptionalName = Field(
         default="nvidia", description="the RuntimeClass that brings NVIDIA's library; empty means none"
@@ -93,44 +95,27 @@ class Agent(Settings):
     )
     tolerations: list[Raw] = Field(default=[{"operator": "Exists"}], description="tolerations of the agents")
     priority_class_name: OptionalName = Field(default="", description="priority class of the agents")
-    resources: AgentResources = Field(default=AgentResources(), description="what an agent asks for")
-
-
-class ShareMode(StrEnum):
-    """Who holds containers to their shares of a GPU."""
-
-    AUTO = "auto"
-    DMEM = "dmem"
-    MPS = "mps"
-    PRELOAD = "preload"
-
-
-class PluginResources(Settings):
-    """What the plugin asks for on each node."""
-
-    requests: dict[str, Amount] = Field(
-        default={"cpu": "10m", "memory": "64Mi"}, description="what it is given for sure"
-    )
-    limits: dict[str, Amount] = Field(default={"memory": "256Mi"}, description="what it never gets more of")
+    resources: Resources = Field(default=_resources("20m", "96Mi", "256Mi"), description="what an agent asks for")
 
 
 class DevicePlugin(Settings):
     """Shares of GPUs on nodes."""
 
     enabled: bool = Field(
-        default=False,
-        description="run the device plugin; it needs root, so the namespace must allow privileged pods",
+        default=False, description="run the device plugin; it needs root, so the namespace must allow privileged pods"
     )
-    mode: ShareMode = Field(
-        default=ShareMode.PRELOAD,
-        strict=False,
+    mode: Literal["auto", "dmem", "mps", "preload"] = Field(
+        default="preload",
         description="who holds containers to their shares: preload (a library), mps, dmem (the kernel and "
         "MPS v3) or auto; mps and dmem run privileged",
     )
-    memory_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
-        default=100, description="how much of each GPU's memory is given out; beyond 100 is over-allocation"
+    memory_percent: int = Field(
+        default=100,
+        ge=100,
+        le=1000,
+        description="how much of each GPU's memory is given out; beyond 100 is over-allocation",
     )
-    compute_percent: Annotated[int, Field(ge=100, le=1000)] = Field(default=100, description="the same for compute")
+    compute_percent: int = Field(default=100, ge=100, le=1000, description="the same for compute")
     library: str = Field(
         default="/usr/local/lib/batuta/libbatuta-share.so",
         description="the share library in the image; empty compiles it, which takes a compiler there",
@@ -147,54 +132,26 @@ class DevicePlugin(Settings):
     tolerations: list[Raw] = Field(
         default=[{"operator": "Exists"}], description="tolerations of its pods: by default any taint"
     )
-    resources: PluginResources = Field(default=PluginResources(), description="what each of its pods asks for")
-
-
-class CollectedPods(StrEnum):
-    """Whose output is kept."""
-
-    JOBS = "jobs"
-    ALL = "all"
-
-
-class KernelLog(StrEnum):
-    """Where a node's kernel log is."""
-
-    JOURNAL = "journal"
-    FILES = "files"
-    NONE = "none"
+    resources: Resources = Field(
+        default=_resources("10m", "64Mi", "256Mi"), description="what each of its pods asks for"
+    )
 
 
 class CollectorImage(Settings):
     """The collector's image."""
 
-    repository: Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")] = Field(
-        default="otel/opentelemetry-collector-k8s", description="where the image is"
-    )
+    repository: Repository = Field(default="otel/opentelemetry-collector-k8s", description="where the image is")
     tag: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] = Field(
         default="0.151.0", description="its tag; the configuration was checked with this one"
     )
-    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = Field(
-        default="", description="its digest, as in sha256:…; wins over the tag"
-    )
+    digest: Digest = Field(default="", description="its digest, as in sha256:…; wins over the tag")
 
 
 class LokiSecret(Settings):
     """The Secret with a token for Loki."""
 
     name: OptionalName = Field(default="", description="its name; empty means that Loki wants no token")
-    key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")] = Field(
-        default="token", description="the key below which the token stands"
-    )
-
-
-class CollectorResources(Settings):
-    """What a collector asks for."""
-
-    requests: dict[str, Amount] = Field(
-        default={"cpu": "20m", "memory": "128Mi"}, description="what it is given for sure"
-    )
-    limits: dict[str, Amount] = Field(default={"memory": "512Mi"}, description="what it never gets more of")
+    key: SecretKey = Field(default="token", description="the key below which the token stands")
 
 
 class LogCollector(Settings):
@@ -212,86 +169,40 @@ class LogCollector(Settings):
         default="", description="whose logs they are, where that Loki keeps several tenants'"
     )
     token_secret: LokiSecret = Field(default=LokiSecret(), description="a token for it")
-    pods: CollectedPods = Field(
-        default=CollectedPods.JOBS,
-        strict=False,
-        description="whose output is kept: jobs (UnifiedJobs and Batuta itself), or all pods",
+    pods: Literal["jobs", "all"] = Field(
+        default="jobs", description="whose output is kept: jobs (UnifiedJobs and Batuta itself), or all pods"
     )
-    kernel_log: KernelLog = Field(
-        default=KernelLog.JOURNAL,
-        strict=False,
+    kernel_log: Literal["journal", "files", "none"] = Field(
+        default="journal",
         description="where nodes have their kernel log: journal (systemd's; mounts the node's root folder to "
         "read), files (/var/log/kern.log or messages), or none",
     )
     image: CollectorImage = Field(default=CollectorImage(), description="the collector's image")
-    node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that have a collector")
+    node_selector: Strings = Field(default={}, description="labels of the nodes that have a collector")
     tolerations: list[Raw] = Field(
         default=[{"operator": "Exists"}], description="tolerations of the collectors: by default any taint"
     )
     priority_class_name: OptionalName = Field(default="", description="priority class of the collectors")
-    resources: CollectorResources = Field(default=CollectorResources(), description="what a collector asks for")
-
-
-class PullPolicy(StrEnum):
-    """When a node fetches the image."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
-class ServiceType(StrEnum):
-    """How the API can be reached."""
-
-    CLUSTER_IP = "ClusterIP"
-    NODE_PORT = "NodePort"
-    LOAD_BALANCER = "LoadBalancer"
-
-
-class JournalType(StrEnum):
-    """Where the journal is."""
-
-    EMPTY_DIR = "emptyDir"
-    VOLUME = "persistentVolumeClaim"
-    POSTGRES = "postgres"
-
-
-class AccessMode(StrEnum):
-    """Who may mount the journal's volume."""
-
-    ONE_NODE = "ReadWriteOnce"
-    ONE_POD = "ReadWriteOncePod"
-    MANY = "ReadWriteMany"
-
-
-class WhenUnsatisfiable(StrEnum):
-    """What becomes of a replica that cannot be spread."""
-
-    SCHEDULE_ANYWAY = "ScheduleAnyway"
-    DO_NOT_SCHEDULE = "DoNotSchedule"
+    resources: Resources = Field(default=_resources("20m", "128Mi", "512Mi"), description="what a collector asks for")
 
 
 class Image(Settings):
     """The operator's image."""
 
-    repository: Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")] = Field(
-        default="batuta/operator", description="where the image is"
-    )
+    repository: Repository = Field(default="batuta/operator", description="where the image is")
     tag: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")] = Field(
         default="", description="its tag; empty means the chart's appVersion"
     )
-    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = Field(
-        default="", description="its digest, as in sha256:…; wins over the tag"
-    )
-    pull_policy: PullPolicy = Field(
-        default=PullPolicy.IF_NOT_PRESENT, strict=False, description="when a node fetches it"
+    digest: Digest = Field(default="", description="its digest, as in sha256:…; wins over the tag")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="when a node fetches it"
     )
 
 
 class NamedObject(Settings):
     """A reference by name."""
 
-    name: Annotated[str, StringConstraints(min_length=1)]
+    name: NonEmpty
 
 
 class ServiceAccount(Settings):
@@ -299,7 +210,7 @@ class ServiceAccount(Settings):
 
     create: bool = Field(default=True, description="make a ServiceAccount")
     name: OptionalName = Field(default="", description="its name; empty means one made from the release's")
-    annotations: Strings = Field(default_factory=dict, description="annotations of it")
+    annotations: Strings = Field(default={}, description="annotations of it")
 
 
 class Rbac(Settings):
@@ -317,8 +228,8 @@ class ClaimedVolume(Settings):
     existing_claim: OptionalName = Field(default="", description="a claim of yours; empty makes one")
     size: Quantity = Field(default="10Gi", description="size of the claim that is made")
     storage_class_name: OptionalName = Field(default="", description="its class; empty means the default one")
-    access_mode: AccessMode = Field(
-        default=AccessMode.ONE_NODE, strict=False, description="who may mount it: one operator does"
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = Field(
+        default="ReadWriteOnce", description="who may mount it: one operator does"
     )
 
 
@@ -326,17 +237,14 @@ class Postgres(Settings):
     """A PostgreSQL server that keeps the journal."""
 
     secret_name: OptionalName = Field(default="", description="the Secret that has the server's URL")
-    secret_key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")] = Field(
-        default="url", description="the key below which it stands: postgresql://…"
-    )
+    secret_key: SecretKey = Field(default="url", description="the key below which it stands: postgresql://…")
 
 
 class Journal(Settings):
     """Where events and plans are kept."""
 
-    type: JournalType = Field(
-        default=JournalType.EMPTY_DIR,
-        strict=False,
+    type: Literal["emptyDir", "persistentVolumeClaim", "postgres"] = Field(
+        default="emptyDir",
         description="emptyDir (history goes with the pod, jobs do not), persistentVolumeClaim or postgres",
     )
     size_limit: Quantity = Field(default="2Gi", description="how large an emptyDir may become")
@@ -349,30 +257,21 @@ class Journal(Settings):
 class Service(Settings):
     """How the API and the metrics can be reached."""
 
-    type: ServiceType = Field(default=ServiceType.CLUSTER_IP, strict=False, description="type of the Service")
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=7077, description="its port")
-    annotations: Strings = Field(default_factory=dict, description="annotations of it")
-
-
-class Resources(Settings):
-    """What the operator asks for."""
-
-    requests: dict[str, Amount] = Field(
-        default={"cpu": "500m", "memory": "512Mi"}, description="what it is given for sure"
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
+        default="ClusterIP", description="type of the Service"
     )
-    limits: dict[str, Amount] = Field(
-        default={"memory": "2Gi"}, description="what it never gets more of; a CPU limit would slow decisions"
-    )
+    port: Port = Field(default=7077, description="its port")
+    annotations: Strings = Field(default={}, description="annotations of it")
 
 
 class Spread(Settings):
     """How replicas keep apart."""
 
-    topology_key: Annotated[str, StringConstraints(min_length=1)] = Field(
+    topology_key: NonEmpty = Field(
         default="kubernetes.io/hostname", description="replicas spread over values of this node label"
     )
-    when_unsatisfiable: WhenUnsatisfiable = Field(
-        default=WhenUnsatisfiable.SCHEDULE_ANYWAY, strict=False, description="if they cannot"
+    when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = Field(
+        default="ScheduleAnyway", description="if they cannot"
     )
 
 
@@ -387,10 +286,10 @@ class NetworkRules(Settings):
 
     enabled: bool = Field(default=False, description="make a NetworkPolicy")
     ingress_from: list[Raw] = Field(
-        default_factory=list, description="NetworkPolicy peers that may reach the API; empty means all"
+        default=[], description="NetworkPolicy peers that may reach the API; empty means all"
     )
     egress: list[Raw] = Field(
-        default_factory=list,
+        default=[],
         description="egress rules; empty leaves egress open (the operator needs DNS, the API server and, "
         "with it, PostgreSQL)",
     )
@@ -402,24 +301,21 @@ class ServiceMonitor(Settings):
     enabled: bool = Field(default=False, description="make a ServiceMonitor; needs the Prometheus operator's CRDs")
     interval: PrometheusDuration = Field(default="30s", description="time between scrapes")
     scrape_timeout: PrometheusDuration = Field(default="10s", description="longest scrape")
-    labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
+    labels: Strings = Field(default={}, description="labels that your Prometheus selects by")
 
 
 class PrometheusRule(Settings):
     """Alerts."""
 
     enabled: bool = Field(default=False, description="make a PrometheusRule; needs the Prometheus operator's CRDs")
-    labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
+    labels: Strings = Field(default={}, description="labels that your Prometheus selects by")
 
 
 class GrafanaDashboards(Settings):
     """Dashboards."""
 
     enabled: bool = Field(default=False, description="make a ConfigMap with dashboards for Grafana")
-    labels: Strings = Field(
-        default_factory=lambda: {"grafana_dashboard": "1"},
-        description="labels that Grafana's sidecar selects by",
-    )
+    labels: Strings = Field(default={"grafana_dashboard": "1"}, description="labels that Grafana's sidecar selects by")
 
 
 class Values(Settings):
@@ -429,18 +325,15 @@ class Values(Settings):
     fullname_override: Prefix = Field(default="", description="stands for release and chart name in names")
     image: Image = Field(default=Image(), description="the operator's image")
     image_pull_secrets: list[NamedObject] = Field(
-        default_factory=list, description="Secrets to fetch the image with, as {name: …}"
+        default=[], description="Secrets to fetch the image with, as {name: …}"
     )
-    replicas: Annotated[int, Field(ge=0, le=9)] = Field(
-        default=2, description="one leads, the others wait for its Lease; 0 parks Batuta"
-    )
+    replicas: int = Field(default=2, ge=0, le=9, description="one leads, the others wait for its Lease; 0 parks Batuta")
     namespaces: list[DnsLabel] = Field(
-        default_factory=list,
-        description="where jobs may be, and where the operator may write; empty means everywhere",
+        default=[], description="where jobs may be, and where the operator may write; empty means everywhere"
     )
     config: Scheduling = Field(default=Scheduling(), description="what the operator reads")
     queues: Strings = Field(
-        default_factory=dict,
+        default={},
         description="files with queues by name, as texts: Kueue's objects or the short form; used where the "
         "cluster has no definitions of Kueue",
     )
@@ -449,21 +342,17 @@ class Values(Settings):
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
     open_metrics: bool = Field(default=True, description="/metrics needs no token")
-    metrics_per_job: Annotated[int, Field(ge=0)] = Field(
-        default=50, description="how many jobs have metrics of their own; 0 for none"
-    )
+    metrics_per_job: int = Field(default=50, ge=0, description="how many jobs have metrics of their own; 0 for none")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="what the operator tells of itself")
-    resources: Resources = Field(default=Resources(), description="what a replica asks for")
+    resources: Resources = Field(default=_resources("500m", "512Mi", "2Gi"), description="what a replica asks for")
     priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")
-    node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that may run it")
-    tolerations: list[Raw] = Field(default_factory=list, description="tolerations of the replicas")
-    affinity: Raw = Field(default_factory=dict, description="affinity of the replicas")
+    node_selector: Strings = Field(default={}, description="labels of the nodes that may run it")
+    tolerations: list[Raw] = Field(default=[], description="tolerations of the replicas")
+    affinity: Raw = Field(default={}, description="affinity of the replicas")
     topology_spread: Spread = Field(default=Spread(), description="how replicas keep apart")
-    pod_annotations: Strings = Field(default_factory=dict, description="annotations of the replicas")
-    pod_labels: Strings = Field(default_factory=dict, description="further labels of the replicas")
-    extra_env: list[Raw] = Field(
-        default_factory=list, description="further variables, as in a container's env (a proxy, say)"
-    )
+    pod_annotations: Strings = Field(default={}, description="annotations of the replicas")
+    pod_labels: Strings = Field(default={}, description="further labels of the replicas")
+    extra_env: list[Raw] = Field(default=[], description="further variables, as in a container's env (a proxy, say)")
     pod_disruption_budget: DisruptionBudget = Field(default=DisruptionBudget(), description="what a drain leaves alone")
     network_policy: NetworkRules = Field(default=NetworkRules(), description="who may talk to the operator")
     service_monitor: ServiceMonitor = Field(
@@ -474,17 +363,17 @@ class Values(Settings):
     agent: Agent = Field(default=Agent(), description="the node agent, which tells how GPUs are really used")
     device_plugin: DevicePlugin = Field(default=DevicePlugin(), description="shares of GPUs on nodes")
     log_collector: LogCollector = Field(default=LogCollector(), description="logs of jobs and of kernels, for a Loki")
-    global_: Raw = Field(default_factory=dict, alias="global", description="set by a parent chart; not used here")
+    global_: Raw = Field(default={}, alias="global", description="set by a parent chart; not used here")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Values:
         """The chart's templates refuse the same with the same words (templates/_checks.tpl)."""
-        if self.journal.type is JournalType.VOLUME and self.replicas > 1:
+        if self.journal.type == "persistentVolumeClaim" and self.replicas > 1:
             raise ValueError(
                 "journal.type persistentVolumeClaim takes replicas: 1, because one process writes the "
                 "volume; for several replicas use postgres or emptyDir"
             )
-        if self.journal.type is JournalType.POSTGRES and not self.journal.postgres.secret_name:
+        if self.journal.type == "postgres" and not self.journal.postgres.secret_name:
             raise ValueError("journal.type postgres needs journal.postgres.secretName")
         if not self.service_account.create and not self.service_account.name:
             raise ValueError("serviceAccount.create: false needs serviceAccount.name")

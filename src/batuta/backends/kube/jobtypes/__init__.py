@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
-from batuta.backends.kube.jobtypes.job import INDEXED_JOB
 from batuta.backends.kube.jobtypes.job_type import JobType
 from batuta.backends.kube.jobtypes.mpi import ELASTIC_HOROVOD, MPI
-from batuta.backends.kube.jobtypes.pods import PODS, TORCH_ELASTIC
+from batuta.backends.kube.jobtypes.pods import INDEXED_JOB, PODS, TORCH_ELASTIC
 
 GROUP: Final = "batuta.job_types"
 BUILT_IN: Final[Mapping[str, JobType]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -80,21 +80,10 @@ class Child:
 def metadata(job: UnifiedJob, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
     """The metadata of a child: found by its labels, gone with its job."""
     meta = job.metadata
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": meta.name,
-        "uid": meta.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": meta.namespace,
-        "labels": labels,
-        "annotations": annotations,
-        "ownerReferences": [owner],
-    }
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": meta.name, "uid": meta.uid}
+    owners = [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    named = {"name": name, "namespace": meta.namespace, "ownerReferences": owners}
+    return {**named, "labels": labels, "annotations": annotations}
 
 
 def hash_of(body: Manifest) -> str:
@@ -166,30 +155,26 @@ class Observed:
     pods: Sequence[Pod] = ()
     objects: Sequence[tuple[ChildKind, Batch]] = ()
 
-    def of_kind(self, kind: ChildKind) -> list[Batch]:
-        return [one for its, one in self.objects if its == kind]
-
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
     """What has to be written when members come and go while the job runs on."""
 
     children: tuple[Child, ...] = ()
-    nudge: tuple[str, ...] = field(default=())
+    nudge: tuple[str, ...] = ()
     """Pods that shall see the written ConfigMaps at once: change their annotation `names.NUDGE`."""
 
 
 class JobType(Protocol):
-    """One type of job. Everything is a function of its arguments."""
+    """One type of job. Everything is a function of its arguments. Batuta's own types inherit the defaults."""
 
     name: str
-    """As in `spec.jobType`."""
-    watches: tuple[ChildKind, ...]
+    watches: tuple[ChildKind, ...] = ()
     """Kinds to be watched, beside pods."""
 
     def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
         """How a run gets to another size; neither size is 0."""
-        ...
+        return Change.BY_RESTART
 
     def children(self, job: UnifiedJob, run: Run) -> list[Child]:
         """All objects that there shall be, in the order in which they are created."""
@@ -197,11 +182,9 @@ class JobType(Protocol):
 
     def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
         """What depends on which members are there just now."""
-        ...
+        return FollowUp()
 
-    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
-        """What has become of the run."""
-        ...
+    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus: ...
 
     def replica_of(self, pod: Pod) -> int | None:
         """Which replica a pod is, by worker order of the placement; None for a launcher."""

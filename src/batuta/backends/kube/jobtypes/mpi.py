@@ -31,6 +31,7 @@ from batuta.backends.kube.jobtypes.job_type import (
     ChildKind,
     FollowUp,
     JobStatus,
+    JobType,
     Manifest,
     Observed,
     Run,
@@ -56,9 +57,19 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 
 INDEX_LABEL: Final = "training.kubeflow.org/replica-index"
 _DISCOVERY: Final = ("--host-discovery-script", "discover_hosts.sh")
+HOSTS_DIR: Final = "/etc/batuta/hosts"
+SCRIPT: Final = "discover-hosts.sh"
+HOSTFILE: Final = "hostfile"
+SSH_DIR: Final = "/root/.ssh"
+_SSHD: Final = ["/usr/sbin/sshd", "-De"]
+_SSH_FILES: Final = (
+    ("ssh-privatekey", "id_rsa"),
+    ("ssh-publickey", "id_rsa.pub"),
+    ("ssh-publickey", "authorized_keys"),
+)
 
 
-class MpiJob:
+class MpiJob(JobType):
     """The type `MPIJob`."""
 
     name: str = "MPIJob"
@@ -69,9 +80,6 @@ class MpiJob:
 
     def children(self, job: UnifiedJob, run: Run) -> list[Child]:
         return [_child(job, run)] if run.target else []
-
-    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
-        return FollowUp()
 
     def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
         return status_of_batch(observed, MPI_JOB, run, members(observed.pods, run, LAUNCHER))
@@ -112,29 +120,15 @@ def _child(job: UnifiedJob, run: Run) -> Child:
     }
     meta = metadata(job, job.metadata.name, labels_of(job, run, WORKER), {})
     manifest = sealed(MPI_JOB, {"metadata": meta, "spec": spec})
-    resize = {
-        "metadata": {"annotations": manifest["metadata"]["annotations"]},
-        "spec": {"mpiReplicaSpecs": {"Worker": {"replicas": run.target}}},
-    }
+    marks, size = manifest["metadata"]["annotations"], {"Worker": {"replicas": run.target}}
+    resize = {"metadata": {"annotations": marks}, "spec": {"mpiReplicaSpecs": size}}
     return Child(MPI_JOB, manifest, Update.KEEP, resume=resize)
 
 
 MPI: Final = MpiJob()
 
 
-HOSTS_DIR: Final = "/etc/batuta/hosts"
-SCRIPT: Final = "discover-hosts.sh"
-HOSTFILE: Final = "hostfile"
-SSH_DIR: Final = "/root/.ssh"
-_SSHD: Final = ["/usr/sbin/sshd", "-De"]
-_SSH_FILES: Final = (
-    ("ssh-privatekey", "id_rsa"),
-    ("ssh-publickey", "id_rsa.pub"),
-    ("ssh-publickey", "authorized_keys"),
-)
-
-
-class ElasticHorovod:
+class ElasticHorovod(JobType):
     """Horovod's elastic mode."""
 
     name: str = "ElasticHorovod"
@@ -169,27 +163,17 @@ class ElasticHorovod:
 
 def _running(job: UnifiedJob, run: Run, pods: Sequence[Pod]) -> list[str]:
     """The hosts that stay and can be reached, by replica."""
-    found = {
-        index: pod.metadata.name
-        for pod in members(pods, run)
-        if (index := replica_by_label(pod)) is not None
-        and index < run.target
-        and is_ready(pod)
-        and not pod.metadata.deletion_timestamp
-    }
-    return [host_of(job, found[index]) for index in sorted(found)]
+    reachable = [pod for pod in members(pods, run) if is_ready(pod) and not pod.metadata.deletion_timestamp]
+    found = {index: pod.metadata.name for pod in reachable if (index := replica_by_label(pod)) is not None}
+    return [host_of(job, found[index]) for index in sorted(found) if index < run.target]
 
 
 def _hosts_map(job: UnifiedJob, run: Run, hosts: Sequence[str]) -> Child:
     slots = job.spec.replica_spec.processes_per_replica
     lines = "".join(f"echo {host}:{slots}\n" for host in hosts)
-    body = {
-        "metadata": metadata(job, _hosts_name(job), labels_of(job, run, LAUNCHER), {}),
-        "data": {
-            SCRIPT: f"#!/bin/sh\n{lines}",
-            HOSTFILE: "".join(f"{host} slots={slots}\n" for host in hosts),
-        },
-    }
+    hostfile = "".join(f"{host} slots={slots}\n" for host in hosts)
+    meta = metadata(job, _hosts_name(job), labels_of(job, run, LAUNCHER), {})
+    body = {"metadata": meta, "data": {SCRIPT: f"#!/bin/sh\n{lines}", HOSTFILE: hostfile}}
     return Child(CONFIG_MAP, sealed(CONFIG_MAP, body), Update.APPLY)
 
 

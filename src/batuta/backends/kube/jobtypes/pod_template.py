@@ -13,17 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.job_type import (
-    JOB,
-    POD,
-    SERVICE,
-    Child,
-    Manifest,
-    Run,
-    Update,
-    metadata,
-    sealed,
-)
+from batuta.backends.kube.jobtypes.job_type import JOB, POD, SERVICE, Child, Manifest, Run, Update, metadata, sealed
 from batuta.backends.kube.names import units_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.node_requirements import parse_quantity
@@ -37,7 +27,6 @@ LONGEST_HOST_LIST: Final = 16_384
 LONGEST_BYTES: Final = 32_768
 """And not more than this: a job of thousands of replicas would fill the API server's memory."""
 SHARED_DIR: Final = "/batuta"
-"""An emptyDir of the pod."""
 PROGRESS_FILE: Final = "/dev/stderr"
 """The operator does not see the files of a pod, but it reads its log."""
 CONTROL_DIR: Final = f"{SHARED_DIR}/control"
@@ -46,10 +35,15 @@ CHECKPOINT_VOLUME: Final = "checkpoints"
 _CHECKPOINT_DIR: Final = "BATUTA_CHECKPOINT_DIR"
 _NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 """Of a CPU-only job. An image may ask for all GPUs of its node, and NVIDIA's runtime would give them."""
+WORKER: Final = "worker"
+LAUNCHER: Final = "launcher"
+_MIB: Final = 2**20
+_LAUNCHER_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
+"""A launcher starts processes elsewhere; what the template asks for is for those."""
+_GPU_RESOURCES: Final = (*names.GPU_RESOURCES, names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
 
 def host_of(job: UnifiedJob, name: str) -> str:
-    """The name of a pod of this job in the cluster's DNS."""
     return f"{name}.{job.metadata.name}.{job.metadata.namespace}.svc"
 
 
@@ -100,7 +94,6 @@ def run_env(job: UnifiedJob, run: Run) -> dict[str, str]:
 
 
 def rank_env(rank: str) -> dict[str, str]:
-    """What each replica has for itself."""
     return {"SKYPILOT_NODE_RANK": rank, "PET_NODE_RANK": rank, "RANK": rank, "BATUTA_REPLICA": rank}
 
 
@@ -116,20 +109,10 @@ def merged(own: dict[str, str | EnvVar], container: dict[str, Any], defaults: di
     ours = own | {name: value for name, value in defaults.items() if name not in said}
     if _CHECKPOINT_DIR not in said:
         ours[_CHECKPOINT_DIR] = _checkpoint_dir(container)
-    kept = [
-        one
-        for one in written
-        if one.get("name") not in own and (one.get("name") == _CHECKPOINT_DIR or not _is_ours(one))
-    ]
-    return [_variable(name, value) for name, value in ours.items()] + kept
-
-
-def _is_ours(variable: EnvVar) -> bool:
-    return is_set_by_batuta(str(variable.get("name", "")))
-
-
-def _variable(name: str, value: str | EnvVar) -> EnvVar:
-    return {"name": name, "value": value} if isinstance(value, str) else {"name": name, **value}
+    theirs = {name for name in said - own.keys() if name == _CHECKPOINT_DIR or not is_set_by_batuta(name)}
+    values = {name: {"value": value} if isinstance(value, str) else value for name, value in ours.items()}
+    listed = [{"name": name, **value} for name, value in values.items()]
+    return listed + [one for one in written if str(one.get("name")) in theirs]
 
 
 def _checkpoint_dir(container: dict[str, Any]) -> str:
@@ -141,23 +124,11 @@ def _checkpoint_dir(container: dict[str, Any]) -> str:
 
 def control_volume() -> dict[str, Any]:
     """A folder in which requests for a checkpoint appear: an annotation of the pod, as a file."""
-    item = {
-        "path": "checkpoint-request",
-        "fieldRef": {"fieldPath": f"metadata.annotations['{names.CHECKPOINT_REQUEST}']"},
-    }
+    item = {"path": "checkpoint-request", **from_annotation(names.CHECKPOINT_REQUEST)["valueFrom"]}
     return {"name": "batuta-control", "downwardAPI": {"items": [item]}}
 
 
-WORKER: Final = "worker"
-LAUNCHER: Final = "launcher"
-_MIB: Final = 2**20
-_LAUNCHER_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
-"""A launcher starts processes elsewhere; what the template asks for is for those."""
-_GPU_RESOURCES: Final = (*names.GPU_RESOURCES, names.SHARE_MEMORY, names.SHARE_COMPUTE)
-
-
 def labels_of(job: UnifiedJob, run: Run, role: str) -> dict[str, str]:
-    """By which the children of a job are found."""
     return {
         names.JOB_NAME: job.metadata.name,
         names.START: str(run.start),
@@ -167,11 +138,7 @@ def labels_of(job: UnifiedJob, run: Run, role: str) -> dict[str, str]:
 
 
 def pod_template(
-    job: UnifiedJob,
-    run: Run,
-    role: str,
-    env: dict[str, str | EnvVar],
-    defaults: dict[str, str] | None = None,
+    job: UnifiedJob, run: Run, role: str, env: dict[str, str | EnvVar], defaults: dict[str, str] | None = None
 ) -> Manifest:
     """The template as a pod of this role has it: `metadata` and `spec`."""
     template: Manifest = copy.deepcopy(job.spec.replica_spec.template)
@@ -190,13 +157,8 @@ def pod_template(
     # Why it failed: for people, and for the rules of health.
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _share_folder(spec, container)
-    return {
-        "metadata": {
-            "labels": {**(meta.get("labels") or {}), **labels_of(job, run, role)},
-            "annotations": dict(meta.get("annotations") or {}),
-        },
-        "spec": spec,
-    }
+    labels = {**(meta.get("labels") or {}), **labels_of(job, run, role)}
+    return {"metadata": {"labels": labels, "annotations": dict(meta.get("annotations") or {})}, "spec": spec}
 
 
 def member_pods(
@@ -208,30 +170,20 @@ def member_pods(
 ) -> list[Child]:
     """The pods of all replicas; the host name of each is its own name, so that the others find it."""
     whole = {**run_env(job, run), **(env or {})}
-    return [
-        _member(job, run, index, whole, defaults_of(index) if defaults_of else {}, command)
-        for index in range(run.target)
-    ]
-
-
-def _member(
-    job: UnifiedJob,
-    run: Run,
-    index: int,
-    env: dict[str, str],
-    defaults: dict[str, str],
-    command: list[str] | None,
-) -> Child:
-    name = member_name(job, index)
-    template = pod_template(job, run, WORKER, {**env, **rank_env(str(index))}, defaults)
-    spec: Manifest = template["spec"] | {"hostname": name, "subdomain": job.metadata.name}
-    if command is not None:
-        spec["containers"][0]["command"] = command
-        spec["containers"][0].pop("args", None)
-    labels = template["metadata"]["labels"] | {names.REPLICA_INDEX: str(index)}
-    meta = metadata(job, name, labels, template["metadata"]["annotations"])
-    # Not sealed: a pod is never compared with its manifest, and there are many.
-    return Child(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, Update.KEEP)
+    pods = []
+    for index in range(run.target):
+        name, defaults = member_name(job, index), defaults_of(index) if defaults_of else {}
+        template = pod_template(job, run, WORKER, {**whole, **rank_env(str(index))}, defaults)
+        spec: Manifest = template["spec"] | {"hostname": name, "subdomain": job.metadata.name}
+        if command is not None:
+            spec["containers"][0]["command"] = command
+            spec["containers"][0].pop("args", None)
+        labels = template["metadata"]["labels"] | {names.REPLICA_INDEX: str(index)}
+        meta = metadata(job, name, labels, template["metadata"]["annotations"])
+        # Not sealed: a pod is never compared with its manifest, and there are many.
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        pods.append(Child(POD, body, Update.KEEP))
+    return pods
 
 
 def members_service(job: UnifiedJob, ports: dict[str, int]) -> Child:
@@ -249,10 +201,8 @@ def launcher_job(job: UnifiedJob, run: Run, template: Manifest) -> Child:
     """A batch Job with the one pod that starts the processes of all workers."""
     name = f"{job.metadata.name}-{LAUNCHER}"
     template["spec"] |= {"hostname": name, "subdomain": job.metadata.name}
-    body = {
-        "metadata": metadata(job, name, labels_of(job, run, LAUNCHER), {}),
-        "spec": {"backoffLimit": 0, "completions": 1, "parallelism": 1, "template": template},
-    }
+    spec = {"backoffLimit": 0, "completions": 1, "parallelism": 1, "template": template}
+    body = {"metadata": metadata(job, name, labels_of(job, run, LAUNCHER), {}), "spec": spec}
     return Child(JOB, sealed(JOB, body), Update.KEEP)
 
 
@@ -267,10 +217,9 @@ def _give_gpus(job: UnifiedJob, spec: Manifest) -> None:
             return
         wanted = {names.GPU_RESOURCES[0]: job.spec.replica_spec.gpus_per_replica}
     else:
-        memory_mib = int((parse_quantity(sharing.gpu_memory) or 0) / _MIB)
-        units = units_of(memory_mib)
-        listed = ((names.SHARE_MEMORY, units), (names.SHARE_COMPUTE, sharing.gpu_compute or 0))
-        wanted = {name: amount for name, amount in listed if amount}
+        units = units_of(int((parse_quantity(sharing.gpu_memory) or 0) / _MIB))
+        listed = {names.SHARE_MEMORY: units, names.SHARE_COMPUTE: sharing.gpu_compute or 0}
+        wanted = {name: amount for name, amount in listed.items() if amount}
     resources = spec["containers"][0].setdefault("resources", {})
     for key in ("limits", "requests"):
         resources[key] = {**(resources.get(key) or {}), **{name: str(n) for name, n in wanted.items()}}
@@ -292,10 +241,6 @@ def _asks_for_gpus(container: Manifest) -> bool:
 
 def _share_folder(spec: Manifest, container: Manifest) -> None:
     """The folders through which Batuta and the processes of the first container speak."""
-    volumes: list[Any] = spec.setdefault("volumes", [])
-    volumes += [{"name": "batuta", "emptyDir": {}}, control_volume()]
-    mounts: list[Any] = container.setdefault("volumeMounts", [])
-    mounts += [
-        {"name": "batuta", "mountPath": SHARED_DIR},
-        {"name": "batuta-control", "mountPath": CONTROL_DIR, "readOnly": True},
-    ]
+    spec.setdefault("volumes", []).extend([{"name": "batuta", "emptyDir": {}}, control_volume()])
+    control = {"name": "batuta-control", "mountPath": CONTROL_DIR, "readOnly": True}
+    container.setdefault("volumeMounts", []).extend([{"name": "batuta", "mountPath": SHARED_DIR}, control])

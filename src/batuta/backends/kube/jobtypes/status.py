@@ -15,17 +15,12 @@ _LONGEST_MESSAGE: Final = 1024
 
 
 def members(pods: Iterable[Pod], run: Run, role: str = WORKER) -> list[Pod]:
-    """The pods of one role that belong to this start."""
-    start = str(run.start)
-    return [
-        pod
-        for pod in pods
-        if pod.metadata.labels.get(names.START) == start and pod.metadata.labels.get(names.ROLE) == role
-    ]
+    wanted = (str(run.start), role)
+    labels = ((pod, pod.metadata.labels) for pod in pods)
+    return [pod for pod, own in labels if (own.get(names.START), own.get(names.ROLE)) == wanted]
 
 
 def replica_by_label(pod: Pod, label: str = names.REPLICA_INDEX) -> int | None:
-    """The number in a label of a worker."""
     text = pod.metadata.labels.get(label, "")
     if pod.metadata.labels.get(names.ROLE) == LAUNCHER or not (text.isascii() and text.isdigit()):
         return None
@@ -45,10 +40,8 @@ def counts(pods: Sequence[Pod]) -> tuple[int, int]:
 def status_of_members(pods: Sequence[Pod], run: Run) -> JobStatus:
     """A run whose members are equal: it has succeeded when all have, and failed when one has."""
     found, ready = counts(pods)
-    failed = failure_of(pods)
-    if failed is not None:
-        outcome, code, message = failed
-        return JobStatus(found, ready, outcome, code, message)
+    if (failed := failure_of(pods)) is not None:
+        return JobStatus(found, ready, *failed)
     done = sum(pod.status.phase == "Succeeded" for pod in pods)
     if run.target and done >= run.target:
         return JobStatus(found, ready, Outcome.SUCCEEDED, 0)
@@ -109,7 +102,8 @@ def status_of_batch(observed: Observed, kind: ChildKind, run: Run, to_blame: Seq
     """Over when the Job or MPIJob says so; the failure of a pod in `to_blame` explains it."""
     found, ready = counts(members(observed.pods, run))
     start = str(run.start)
-    ends = [ending(one) for one in observed.of_kind(kind) if one.metadata.labels.get(names.START) == start]
+    batches = [one for its, one in observed.objects if its == kind and one.metadata.labels.get(names.START) == start]
+    ends = [ending(one) for one in batches]
     end = next((one for one in ends if one is not None), None)
     if end is None:
         return JobStatus(found, ready)
@@ -123,9 +117,11 @@ def status_of_batch(observed: Observed, kind: ChildKind, run: Run, to_blame: Seq
 def ending(batch: Batch) -> tuple[Outcome, str] | None:
     """How it ended, by its conditions; None while it has not."""
     for one in batch.status.get("conditions") or ():
-        if one.get("status") == "True" and one.get("type") in ("Complete", "Succeeded"):
+        if one.get("status") != "True":
+            continue
+        if one.get("type") in ("Complete", "Succeeded"):
             return Outcome.SUCCEEDED, ""
-        if one.get("status") == "True" and one.get("type") == "Failed":
+        if one.get("type") == "Failed":
             return Outcome.FAILED, f"{one.get('reason', '')}: {one.get('message', '')}".strip(": ")
     return None
 

@@ -22,6 +22,7 @@ from batuta.backends.kube.jobtypes.status import OVER, ending, is_suspended
 from batuta.backends.kube.objects import Batch, Meta, Pod
 
 Key: TypeAlias = tuple[ChildKind, str]
+_NOTHING: Mapping[Key, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,6 @@ class Delete:
 
 
 Write: TypeAlias = Create | Apply | Patch | Delete
-_NOTHING: Mapping[Key, str] = {}
 
 
 def next_writes(
@@ -105,16 +105,15 @@ def _batch_writes(wanted: Mapping[Key, Child], observed: Observed, run: Run) -> 
             continue
         if meta.deletion_timestamp:
             waits = True
-        elif child is None or child.update is not Update.HALT:
-            if child is None or _is_old(meta, run):
-                writes.append(Delete(kind, meta.name, meta.uid))
-                waits = True
-            elif child.resume is not None:
-                writes.append(Patch(kind, meta.name, child.resume))
-        else:
+        elif child is not None and child.update is Update.HALT:
             write, wait = _halt_or_resume(child, batch, observed, run)
             writes += [write] if write is not None else []
             waits = waits or wait
+        elif child is None or _is_old(meta, run):
+            writes.append(Delete(kind, meta.name, meta.uid))
+            waits = True
+        elif child.resume is not None:
+            writes.append(Patch(kind, meta.name, child.resume))
     return writes, waits
 
 
@@ -122,22 +121,28 @@ def _is_as_written(child: Child, batch: Batch) -> bool:
     """Whether it is what was written last, and no other has changed how large it is, or that it runs."""
     if child.hash != batch.metadata.annotations.get(names.MANIFEST):
         return False
-    return _has(batch.spec, (child.resume or {}).get("spec", {}))
+    return holds(batch.spec, (child.resume or {}).get("spec", {}))
 
 
-def _has(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; what is there beside it does not matter."""
+def holds(there: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; what is there beyond it are defaults of the API server."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_has(found.get(key), own) for key, own in wanted.items())
-    return bool(found == wanted)
+        return isinstance(there, dict) and all(holds(there.get(key), one) for key, one in wanted.items())
+    if isinstance(wanted, list):
+        if not isinstance(there, list) or len(there) != len(wanted):
+            return False
+        return all(holds(one, other) for one, other in zip(there, wanted, strict=True))
+    # The API server writes a number where a quantity is one, and we write texts.
+    return there == wanted or (there is not None and str(there) == str(wanted))
 
 
 def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) -> tuple[Write | None, bool]:
     meta = batch.metadata
-    old = _is_old(meta, run)
+    old, template = _is_old(meta, run), child.manifest["metadata"]["annotations"].get(names.TEMPLATE)
     if ending(batch) is not None and not old:
         return None, False  # it tells how the run ended
-    if old and (ending(batch) is not None or _has_other_template(child, meta) or batch.status.get("succeeded")):
+    has_other_template = template != meta.annotations.get(names.TEMPLATE)
+    if old and (ending(batch) is not None or has_other_template or batch.status.get("succeeded")):
         # It cannot run again, or not as it should: with another template, or with all of its replicas.
         return Delete(child.kind, meta.name, meta.uid), True
     if not old:
@@ -147,11 +152,6 @@ def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) ->
     if _is_active(batch, observed):
         return None, True
     return Patch(child.kind, meta.name, child.resume or {}), False
-
-
-def _has_other_template(child: Child, meta: Meta) -> bool:
-    wanted = child.manifest["metadata"]["annotations"].get(names.TEMPLATE)
-    return bool(wanted != meta.annotations.get(names.TEMPLATE))
 
 
 def _is_active(batch: Batch, observed: Observed) -> bool:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client.informer import ChangeType
-from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue.kinds import (
     RESOURCE_FLAVOR,
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     ConditionUpdate,
     KueueObject,
-    conditions,
     find,
     is_true,
+    updated,
 )
 from batuta.backends.kube.kueue.workload import (
     ADMITTED,
@@ -31,6 +30,7 @@ from batuta.backends.kube.kueue.workload import (
     AdmittedResources,
     WorkloadRequest,
     has_reservation,
+    owner_reference,
     pending_reason,
     read_admission,
     request_of_unified_job,
@@ -45,40 +45,33 @@ from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobRecon
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.core.job import DesiredState, Job, JobId, JobState
+from batuta.core.job import DesiredState, Job, JobId
 
 _NO_KUEUE: Final = ("WaitingForKueue", "the cluster does not know Workloads of Kueue, which shall decide")
 _SUSPENDED: Final = ("Suspended", "it is suspended, and asks for no quota")
 _COMES_BACK: Final = ("Preempted", "NodeFailures")
 """Reasons of an eviction after which Kueue queues a Workload again at once; otherwise it says when."""
+SUSPENDED_BY_US: Final = "batuta.dev/suspended"
+"""On a Workload: it is not active because its UnifiedJob is suspended."""
 
 
+@dataclass(slots=True, eq=False)
 class KueueAdmissionGate:
     """The gate of UnifiedJobs, and their Workloads. For the engine's thread."""
 
-    def __init__(
-        self,
-        cache: WorkloadCache,
-        runs: Mapping[JobId, JobReconciler],
-        touch: Callable[[JobId], None],
-        priorities: dict[str, int],
-    ) -> None:
-        """`priorities` is kept up to date: the numbers of WorkloadPriorityClasses by name."""
-        self._cache = cache
-        self._runs = runs
-        self._touch = touch
-        self._priorities = priorities
-        self._flavors: dict[str, KueueObject] = {}
-        self._asking: dict[JobId, WorkloadRequest] = {}
-        self._made_of: dict[JobId, object] = {}
-        """What `_asking` was made of."""
-        self._pending: dict[JobId, None] = {}
-        """Jobs whose Workload is not as it shall be yet."""
-        self._gone: dict[str, UnifiedJob] = {}
-        """By uid: jobs that were deleted, whose pods or Workload may still be there."""
-        self._due_s = math.inf
-
-    # --------------------------------------------------------------------------------------------- the gate
+    _cache: WorkloadCache
+    _runs: Mapping[JobId, JobReconciler]
+    _touch: Callable[[JobId], None]
+    _priorities: dict[str, int]
+    """The numbers of WorkloadPriorityClasses by name, which the gate keeps up to date."""
+    _flavors: dict[str, KueueObject] = field(default_factory=dict)
+    _asking: dict[JobId, WorkloadRequest] = field(default_factory=dict)
+    _made_of: dict[JobId, object] = field(default_factory=dict)
+    _pending: dict[JobId, None] = field(default_factory=dict)
+    """Jobs whose Workload is not as it shall be yet."""
+    _gone: dict[str, UnifiedJob] = field(default_factory=dict)
+    """By uid: jobs that were deleted, whose pods or Workload may still be there."""
+    _due_s: float = math.inf
 
     def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
         self._pending[uj.id] = None
@@ -86,12 +79,13 @@ class KueueAdmissionGate:
             return GateResult(asked)  # a job needs no admission to end
         asking = self._ask_for(uj, asked.job, asked.wish is DesiredState.RUN)
         workload = self._cache.shown.get(asking.key)
-        given = None if workload is None else self._given(workload, asking)
-        if given is not None:
+        given = None if workload is None else read_admission(workload)
+        if workload is not None and given is not None and _still_fits(workload, asking, given):
             flavors = [self._flavors[name].spec for name in given.flavors if name in self._flavors]
             job = within(asked.job, given, flavors)
             if job is not None and len(flavors) == len(given.flavors):
-                return GateResult(replace(asked, job=job), tolerations=_tolerations(flavors))
+                tolerations = tuple(one for flavor in flavors for one in flavor.get("tolerations") or ())
+                return GateResult(replace(asked, job=job), tolerations=tolerations)
         waiting = PendingReason(*self._why_not(workload, asking))
         if not is_inside:
             return GateResult(JobRequest(None), waiting)
@@ -111,27 +105,20 @@ class KueueAdmissionGate:
             self._asking[uj.id] = request_of_unified_job(uj, job, is_wanted)
         return self._asking[uj.id]
 
-    def _given(self, workload: KueueObject, asking: WorkloadRequest) -> AdmittedResources | None:
-        """What was admitted, if that is what the job asks for now."""
-        given = read_admission(workload)
-        if given is None or not _still_fits(workload, asking, given):
-            return None
-        return given
-
-    # ----------------------------------------------------------------------------------------- what comes in
-
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is WORKLOAD:
             if not changed.changes:
-                self._cache.take(changed)
                 self._pending.update(dict.fromkeys(self._runs))
             for change in changed.changes:
                 self._look_at(change.object.metadata)
-            if changed.changes:
-                self._cache.take(changed)
+            self._cache.take(changed)
         elif changed.kind in (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS):
             for change in changed.changes:
-                self._setting(changed.kind, change.object)
+                found: KueueObject = change.object
+                if changed.kind is RESOURCE_FLAVOR:
+                    self._flavors[found.metadata.name] = found
+                else:
+                    self._priorities[found.metadata.name] = found.value
             for job in self._asking:
                 self._touch(job)
         elif changed.kind is UNIFIED_JOB:
@@ -139,12 +126,6 @@ class KueueAdmissionGate:
                 self._pending[change.object.id] = None
                 if change.did is ChangeType.DELETED:
                     self._gone[change.object.metadata.uid] = change.object
-
-    def _setting(self, kind: Kind[KueueObject], found: KueueObject) -> None:
-        if kind is RESOURCE_FLAVOR:
-            self._flavors[found.metadata.name] = found
-        else:
-            self._priorities[found.metadata.name] = found.value
 
     def _look_at(self, meta: objects.Meta) -> None:
         for owner in meta.owner_references:
@@ -159,8 +140,6 @@ class KueueAdmissionGate:
 
     def heard(self, written: Written, now_s: float) -> None:
         self._cache.heard(written)
-
-    # ---------------------------------------------------------------------------------------------- its turn
 
     def next_s(self) -> float:
         return self._due_s
@@ -180,7 +159,8 @@ class KueueAdmissionGate:
             return True
         there = self._cache.shown.get(f"{run.uj.metadata.namespace}/{name_of(run.uj)}")
         if run.outlook.end is not None:
-            return self._finish(there, run.outlook.end[0], run.outlook.end[1], now_s)
+            state, detail, _ = run.outlook.end
+            return there is None or self._cache.finish(there, state, detail, now_s)
         asking = self._asking.get(job)
         if asking is None:
             return True
@@ -243,29 +223,12 @@ class KueueAdmissionGate:
             ConditionUpdate(ADMITTED, False, "NoReservation", "The workload has no reservation"),
             ConditionUpdate(REQUEUED, reason in _COMES_BACK, reason, message),
         )
-        known = there.status.get("conditions") or ()
-        listed = conditions(statements, known, there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed, "admission": None}, ("released", reason), now_s)
-
-    def _finish(self, there: KueueObject | None, state: JobState, detail: str, now_s: float) -> bool:
-        if there is None or is_true(there.status, FINISHED):
-            return True
-        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
-        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
-        known = there.status.get("conditions") or ()
-        listed = conditions((said,), known, there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed}, ("finished", reason), now_s)
-        return False
-
-
-SUSPENDED_BY_US: Final = "batuta.dev/suspended"
-"""On a Workload: it is not active because its UnifiedJob is suspended."""
+        status = {"conditions": updated(there, statements, now_s), "admission": None}
+        self._cache.patch_status(there, status, ("released", reason), now_s)
 
 
 def name_of(uj: UnifiedJob) -> str:
-    """Of its Workload."""
-    meta = uj.metadata
-    return workload_name(objects.OwnerReference(kind=names.KIND, name=meta.name, uid=meta.uid))
+    return workload_name(owner_reference(names.API_VERSION, names.KIND, uj.metadata))
 
 
 def is_idle(run: UnifiedJobReconciler) -> bool:
@@ -285,7 +248,3 @@ def _still_fits(there: KueueObject, asking: WorkloadRequest, given: AdmittedReso
     least = next(one.get("minCount", one["count"]) for one in asking.pod_sets if one["name"] == MAIN)
     alike = [{key: one[key] for key in ("name", "template")} for one in asking.pod_sets]
     return given.replicas >= least and same_pods(there.spec, alike)
-
-
-def _tolerations(flavors: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(one for flavor in flavors for one in flavor.get("tolerations") or ())

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import CONFIG_MAP, Kind
 
 GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 """The one that is asked for; a cluster that has only older ones is asked for those."""
+_LONGEST_MESSAGE: Final = 32_768
 
 
 class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -32,11 +33,8 @@ class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
         meta = {"name": self.metadata.name}
         if kind.namespaced:
             meta["namespace"] = self.metadata.namespace
-        whole: dict[str, Any] = {
-            "apiVersion": self.api_version or kind.api_version,
-            "kind": kind.name,
-            "metadata": meta,
-        }
+        version = self.api_version or kind.api_version
+        whole: dict[str, Any] = {"apiVersion": version, "kind": kind.name, "metadata": meta}
         if kind.plural == WORKLOAD_PRIORITY_CLASS.plural:
             return whole | {"value": self.value, "description": self.description}
         return whole | {"spec": self.spec}
@@ -58,17 +56,8 @@ SETTINGS: Final = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT, CLUSTER_QUE
 ALL: Final = (*SETTINGS, WORKLOAD)
 
 
-class QueueFiles(msgspec.Struct, kw_only=True):
-    """A ConfigMap whose keys are files with objects like these, for clusters that do not know Kueue."""
-
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    data: dict[str, str] = {}
-
-
-QUEUE_FILES: Final = Kind("", "v1", "configmaps", "ConfigMap", QueueFiles)
-
-
-_LONGEST_MESSAGE: Final = 32_768
+QUEUE_FILES: Final = CONFIG_MAP
+"""Its keys are files with objects like these, for clusters that do not know Kueue."""
 
 
 class ConditionUpdate(NamedTuple):
@@ -99,17 +88,21 @@ def conditions(
     return list(found.values())
 
 
+def updated(there: KueueObject, statements: Iterable[ConditionUpdate], now_s: float) -> list[dict[str, Any]]:
+    return conditions(statements, there.status.get("conditions") or (), there.metadata.generation, now_s)
+
+
 def truths(listed: Any) -> list[tuple[Any, Any, Any]]:
     """What people and programs act on: type, status and reason of each, in a fixed order."""
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    return sorted((str(one.get("type")), str(one.get("status")), str(one.get("reason"))) for one in found)
+    return sorted((str(one.get("type")), str(one.get("status")), str(one.get("reason"))) for one in _mappings(listed))
 
 
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The statement of a type; empty when there is none."""
-    listed = status.get("conditions")
-    found = (one for one in listed if isinstance(one, Mapping)) if isinstance(listed, list) else iter(())
-    return next((one for one in found if one.get("type") == kind), {})
+    return next((one for one in _mappings(status.get("conditions")) if one.get("type") == kind), {})
+
+
+def _mappings(listed: Any) -> list[Mapping[str, Any]]:
+    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def is_true(status: Mapping[str, Any], kind: str) -> bool:

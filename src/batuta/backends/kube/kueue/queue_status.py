@@ -6,23 +6,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.kueue.kinds import (
-    CLUSTER_QUEUE,
-    LOCAL_QUEUE,
-    ConditionUpdate,
-    KueueObject,
-    conditions,
-    truths,
-)
+from batuta.backends.kube.kueue.kinds import CLUSTER_QUEUE, LOCAL_QUEUE, ConditionUpdate, KueueObject, truths, updated
 from batuta.backends.kube.kueue.quota_controller import QuotaObjects
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.kueue.workload_cache import patch_object
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core.quota import LocalQueue, StopPolicy
 from batuta.quota.usage import DoorUse, JobUse, QueueUse, QuotaUse
 from batuta.quota.workload import demand
@@ -31,27 +23,27 @@ from batuta.spec.quantity import show_milli
 ACTIVE: Final = "Active"
 _MEMORY: Final = "memory"
 LocalQueueKey = tuple[str, str]
-"""Namespace and name of a local queue."""
+EVERY_S: Final = 1.0
+"""Queues are not looked at more often than this, …"""
+SPARING: Final = 20
+"""… and no more than this fraction of the time goes into it."""
+REPAIR_S: Final = 10.0
+"""A status that another client has overwritten is not written again sooner than this."""
+PREFIX: Final = "kueue//queue/"
+Place: TypeAlias = tuple[Kind[KueueObject], str]
+Wanted: TypeAlias = tuple[dict[str, Any], ConditionUpdate]
+MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Mapping[tuple[str, str], int]]]]
+"""What is used now, also by each local queue."""
 
 
 def cluster_queue_status(use: QueueUse) -> dict[str, Any]:
-    """Without its conditions."""
     by_flavor: dict[str, list[dict[str, str]]] = {}
     for cell in use.flavors:
-        shown = {
-            "name": cell.flavor_resource.resource,
-            "total": _show(cell.flavor_resource.resource, cell.used),
-        }
-        shown["borrowed"] = _show(cell.flavor_resource.resource, max(cell.used - cell.limits.nominal, 0))
-        by_flavor.setdefault(cell.flavor_resource.flavor, []).append(shown)
-    usage = [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]
-    return {
-        "pendingWorkloads": len(use.waiting),
-        "reservingWorkloads": use.running,
-        "admittedWorkloads": use.running,
-        "flavorsReservation": usage,
-        "flavorsUsage": usage,
-    }
+        flavor, resource = cell.flavor_resource
+        borrowed = _show(resource, max(cell.used - cell.limits.nominal, 0))
+        shown = {"name": resource, "total": _show(resource, cell.used), "borrowed": borrowed}
+        by_flavor.setdefault(flavor, []).append(shown)
+    return _status(len(use.waiting), use.running, by_flavor, "flavorsUsage")
 
 
 def local_queue_status(
@@ -60,17 +52,16 @@ def local_queue_status(
     """Without its conditions. `used`: thousandths by flavor and resource."""
     by_flavor: dict[str, list[dict[str, str]]] = {}
     for cell in queue.flavors:
-        flavor, resource = cell.flavor_resource.flavor, cell.flavor_resource.resource
+        flavor, resource = cell.flavor_resource
         total = _show(resource, used.get((flavor, resource), 0))
         by_flavor.setdefault(flavor, []).append({"name": resource, "total": total})
+    return _status(door.pending, door.running, by_flavor, "flavorUsage" if version == "v1beta1" else "flavorsUsage")
+
+
+def _status(pending: int, running: int, by_flavor: Mapping[str, list[dict[str, str]]], key: str) -> dict[str, Any]:
     usage = [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]
-    return {
-        "pendingWorkloads": door.pending,
-        "reservingWorkloads": door.running,
-        "admittedWorkloads": door.running,
-        "flavorsReservation": usage,
-        "flavorUsage" if version == "v1beta1" else "flavorsUsage": usage,
-    }
+    counts = {"pendingWorkloads": pending, "reservingWorkloads": running, "admittedWorkloads": running}
+    return {**counts, "flavorsReservation": usage, key: usage}
 
 
 def cluster_queue_condition(use: QueueUse) -> ConditionUpdate:
@@ -83,7 +74,6 @@ def cluster_queue_condition(use: QueueUse) -> ConditionUpdate:
 
 
 def local_queue_condition(door: LocalQueue, queue: QueueUse | None) -> ConditionUpdate:
-    """The same for a local queue."""
     if door.stop is not StopPolicy.NONE:
         return ConditionUpdate(ACTIVE, False, "Stopped", "LocalQueue is stopped")
     if queue is None:
@@ -109,37 +99,20 @@ def _show(resource: str, milli: int) -> str:
     return show_milli(milli, is_bytes=resource == _MEMORY)
 
 
-EVERY_S: Final = 1.0
-"""Queues are not looked at more often than this, …"""
-SPARING: Final = 20
-"""… and no more than this fraction of the time goes into it."""
-REPAIR_S: Final = 10.0
-"""A status that another client has overwritten is not written again sooner than this."""
-PREFIX: Final = "kueue//queue/"
-Place: TypeAlias = tuple[Kind[KueueObject], str]
-Wanted: TypeAlias = tuple[dict[str, Any], ConditionUpdate]
-
-MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Mapping[tuple[str, str], int]]]]
-"""What is used now, also by each local queue."""
-
-
+@dataclass(slots=True, eq=False)
 class QueueStatusController:
     """Told when something may be used otherwise; looks from time to time. For the engine's thread."""
 
-    def __init__(self, ask: Callable[[str, WriteFn, float], bool], objects: QuotaObjects, look: MeasureUsage) -> None:
-        self._ask = ask
-        self._objects = objects
-        self._look = look
-        self._is_stale = False
-        self._look_s = -math.inf
-        """Not before this."""
-        self._kinds: dict[Any, Kind[KueueObject]] = {}
-        """As the cluster has them."""
-        self._wanted: dict[Place, Wanted] = {}
-        self._written: dict[Place, tuple[Wanted, float]] = {}
-        """What was written last, and when."""
-        self._is_dirty = False
-        self._due_s = math.inf
+    _ask: AskFn
+    _objects: QuotaObjects
+    _look: MeasureUsage
+    _is_stale: bool = False
+    _look_s: float = -math.inf
+    _kinds: dict[Any, Kind[KueueObject]] = field(default_factory=dict)
+    _wanted: dict[Place, Wanted] = field(default_factory=dict)
+    _written: dict[Place, tuple[Wanted, float]] = field(default_factory=dict)
+    _is_dirty: bool = False
+    _due_s: float = math.inf
 
     def doubt(self) -> None:
         """Something has been decided: more or less may be used now."""
@@ -152,10 +125,7 @@ class QueueStatusController:
         use, used = self._look()
         wanted: dict[Place, Wanted] = {}
         for queue in use.queues:
-            wanted[queues, f"/{queue.queue.name}"] = (
-                cluster_queue_status(queue),
-                cluster_queue_condition(queue),
-            )
+            wanted[queues, queue.queue.name] = cluster_queue_status(queue), cluster_queue_condition(queue)
             for one in queue.doors:
                 door = one.door
                 said = local_queue_condition(door, queue)
@@ -198,10 +168,10 @@ class QueueStatusController:
         there = self._there(place)
         if there is None:
             return True
-        mine = ("Active", "True" if said.is_true else "False", said.reason)
-        return mine in truths(there.status.get("conditions")) and all(
-            (there.status.get(key) or _nothing(value)) == value for key, value in status.items()
-        )
+        if (ACTIVE, str(said.is_true), said.reason) not in truths(there.status.get("conditions")):
+            return False
+        # The API server leaves zeros and empty lists out of a status.
+        return all((there.status.get(key) or type(value)()) == value for key, value in status.items())
 
     def _write(self, place: Place, wanted: Wanted, now_s: float) -> None:
         there, (status, said) = self._there(place), wanted
@@ -211,21 +181,9 @@ class QueueStatusController:
             self._due_s = min(self._due_s, at_s + REPAIR_S)
             return
         meta, kind = there.metadata, place[0]
-        listed = conditions((said,), there.status.get("conditions") or [], meta.generation, now_s)
-        do = partial(_patch, kind, meta.name, meta.namespace, {**status, "conditions": listed})
+        body = {"status": {**status, "conditions": updated(there, (said,), now_s)}}
+        do = partial(patch_object, kind, meta.name, meta.namespace, body, "status")
         if self._ask(f"{PREFIX}{kind.plural}/{place[1]}", do, now_s):
             self._written[place] = wanted, now_s
         else:
             self._due_s = min(self._due_s, now_s + EVERY_S)
-
-
-def _nothing(value: Any) -> Any:
-    """What the API server leaves out of a status that has it."""
-    return 0 if isinstance(value, int) else []
-
-
-async def _patch(kind: Kind[KueueObject], name: str, namespace: str, status: Mapping[str, Any], api: Api) -> None:
-    try:
-        await api.patch_status(kind, name, status, namespace)
-    except NotFound:
-        return

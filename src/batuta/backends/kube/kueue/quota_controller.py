@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds as core_kinds
-from batuta.backends.kube.client.informer import Change, ChangeType
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.informer import Change, ChangeType, key_of
+from batuta.backends.kube.client.kinds import ConfigMap, Kind
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
+from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject
+from batuta.backends.kube.objects import Batch, Meta
 from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
 from batuta.core import event as ev
 from batuta.core.event import Event
 from batuta.core.quota import Cohort, LocalQueue, Quota
@@ -31,23 +31,26 @@ from batuta.spec.problem import InputError
 _MOST: Final = 50
 """Warnings at a time: a cluster of which everything is wrong is not flooded."""
 _log = logging.getLogger(__name__)
+SETTLE_S: Final = 0.1
+"""Objects rarely change alone: what is applied together shall hold together."""
+_NEEDED: Final = {kinds.RESOURCE_FLAVOR, kinds.CLUSTER_QUEUE, kinds.LOCAL_QUEUE}
+"""A cluster that has these has Kueue's definitions; older ones of it have no cohorts of their own."""
 
 
 class ObjectFault(NamedTuple):
     """What is wrong with an object."""
 
     kind: Kind[Any]
-    metadata: objects.Meta
+    metadata: Meta
     sentence: str
 
 
+@dataclass(slots=True)
 class QuotaEventRecorder:
     """Tells each fault once, until it is another one."""
 
-    def __init__(self, ask: Callable[[str, WriteFn, float], bool]) -> None:
-        self._ask = ask
-        self._told: dict[str, str] = {}
-        """By uid: the sentence."""
+    _ask: AskFn
+    _told: dict[str, str] = field(default_factory=dict)
 
     def tell(self, faults: Mapping[str, ObjectFault], now_s: float) -> None:
         """These are all faults that there are now, by uid of the object."""
@@ -56,22 +59,11 @@ class QuotaEventRecorder:
         for fault in new[:_MOST]:
             self._told[fault.metadata.uid] = fault.sentence
             _log.warning("%s %s: %s", fault.kind.name, fault.metadata.name, fault.sentence)
-            event = event_of(fault, now_s)
+            about = {"name": fault.metadata.name, "namespace": fault.metadata.namespace, "uid": fault.metadata.uid}
+            about |= {"apiVersion": fault.kind.api_version, "kind": fault.kind.name}
+            text = fault.sentence
+            event = build_event(about, "Refused", text, now_s, "Warning", said=text, action="ReadQuota")
             self._ask(f"kueue//event/{event['metadata']['name']}", partial(create_event, event), now_s)
-
-
-def event_of(fault: ObjectFault, now_s: float) -> dict[str, Any]:
-    """The warning about an object that cannot be used."""
-    meta = fault.metadata
-    about = {
-        "apiVersion": fault.kind.api_version,
-        "kind": fault.kind.name,
-        "name": meta.name,
-        "namespace": meta.namespace,
-        "uid": meta.uid,
-    }
-    sentence = fault.sentence
-    return build_event(about, "Refused", sentence, now_s, "Warning", said=sentence, action="ReadQuota")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +93,25 @@ class QuotaObjects:
     def note(self, kind: Kind[Any], change: Change[KueueObject]) -> bool:
         """Whether the quota may be another one now: a status is nothing to it."""
         found, old = change.object, change.old
-        meta = found.metadata
-        key = f"{meta.namespace}/{meta.name}"
+        meta, key = found.metadata, key_of(found.metadata)
         if change.did is ChangeType.DELETED:
             self._read.pop((kind, key), None)
             return self._settings[kind].pop(key, None) is not None
         self._settings[kind][key] = found
-        return (
-            old is None
-            or old.metadata.generation != meta.generation
-            or old.metadata.deletion_timestamp != meta.deletion_timestamp
-        )
+        before = None if old is None else (old.metadata.generation, old.metadata.deletion_timestamp)
+        return before != (meta.generation, meta.deletion_timestamp)
 
     def priorities(self) -> dict[str, int]:
-        """The numbers behind the names of WorkloadPriorityClasses."""
         return {one.metadata.name: one.value for one in self._settings[kinds.WORKLOAD_PRIORITY_CLASS].values()}
 
     def all_of(self, kind: Kind[Any]) -> Mapping[str, KueueObject]:
-        """By `namespace/name`, with an empty namespace for what is in none."""
+        """By `namespace/name`, or by name for what is in no namespace."""
         return self._settings[kind]
 
     def quota(self, labels_of: Mapping[str, Mapping[str, str]], fair_sharing: bool = False) -> LoadedQuota:
         """The whole. `labels_of`: labels of each namespace, by which a ClusterQueue chooses whom it takes."""
         faults: dict[str, ObjectFault] = {}
-        by_kind: dict[Kind[Any], list[Any]] = {}
-        for kind in kinds.SETTINGS:
-            by_kind[kind] = [value for _, value in self._values(kind, faults)]
+        by_kind: dict[Kind[Any], list[Any]] = {kind: list(self._values(kind, faults)) for kind in kinds.SETTINGS}
         self._note_circles(by_kind[kinds.COHORT], faults)
         quota = Quota(
             flavors=tuple(by_kind[kinds.RESOURCE_FLAVOR]),
@@ -136,35 +121,20 @@ class QuotaObjects:
             fair_sharing=fair_sharing,
         )
         doors = tuple(self._doors(by_kind[kinds.LOCAL_QUEUE], quota, labels_of, faults))
-        return LoadedQuota(
-            Quota(
-                quota.flavors,
-                quota.cohorts,
-                quota.cluster_queues,
-                doors,
-                quota.priority_classes,
-                fair_sharing,
-            ),
-            faults,
-        )
+        return LoadedQuota(replace(quota, local_queues=doors), faults)
 
-    def _values(self, kind: Kind[Any], faults: dict[str, ObjectFault]) -> Iterator[tuple[KueueObject, QuotaObject]]:
+    def _values(self, kind: Kind[Any], faults: dict[str, ObjectFault]) -> Iterator[QuotaObject]:
         """In the order of names. What is being deleted counts as gone: it starts nothing any more."""
         for key, setting in sorted(self._settings[kind].items()):
             if setting.metadata.deletion_timestamp:
                 continue
-            read = self._read_once(kind, key, setting)
-            if read.value is None:
-                faults[read.uid] = ObjectFault(kind, setting.metadata, read.fault)
+            meta, known = setting.metadata, self._read.get((kind, key))
+            if known is None or (known.uid, known.generation) != (meta.uid, meta.generation):
+                known = self._read[kind, key] = _read(kind, setting)
+            if known.value is None:
+                faults[meta.uid] = ObjectFault(kind, meta, known.fault)
             else:
-                yield setting, read.value
-
-    def _read_once(self, kind: Kind[Any], key: str, setting: KueueObject) -> _Read:
-        meta = setting.metadata
-        known = self._read.get((kind, key))
-        if known is None or (known.uid, known.generation) != (meta.uid, meta.generation):
-            known = self._read[kind, key] = _read(kind, setting)
-        return known
+                yield known.value
 
     def _note_circles(self, cohorts: list[Cohort], faults: dict[str, ObjectFault]) -> None:
         """Queues below a circle start nothing, as in Kueue; here it is said who goes round in it."""
@@ -174,7 +144,7 @@ class QuotaObjects:
             while (above := parent_of.get(way[-1], "")) and above not in way:
                 way.append(above)
             if above == name:
-                meta = self._settings[kinds.COHORT][f"/{name}"].metadata
+                meta = self._settings[kinds.COHORT][name].metadata
                 sentence = f"cohorts go round in a circle: {' → '.join((*way, name))}; take one parent out"
                 faults[meta.uid] = ObjectFault(kinds.COHORT, meta, sentence)
 
@@ -185,7 +155,6 @@ class QuotaObjects:
         labels_of: Mapping[str, Mapping[str, str]],
         faults: dict[str, ObjectFault],
     ) -> Iterator[LocalQueue]:
-        """Local queues of namespaces that their ClusterQueue takes."""
         for local in local_queues:
             queue = quota.queue_of.get(local.cluster_queue)
             selector = None if queue is None else queue.namespaces
@@ -207,8 +176,7 @@ def _read(kind: Kind[Any], setting: KueueObject) -> _Read:
     try:
         change = read_quota_objects([setting.plain(kind)])
     except InputError as error:
-        sentence = "; ".join(str(problem) for problem in error.problems)
-        return _Read(meta.uid, meta.generation, None, sentence)
+        return _Read(meta.uid, meta.generation, None, "; ".join(map(str, error.problems)))
     for note in change.notes:
         _log.info("%s", note)
     if not change.objects:
@@ -216,7 +184,7 @@ def _read(kind: Kind[Any], setting: KueueObject) -> _Read:
     return _Read(meta.uid, meta.generation, change.objects[0].value, "")
 
 
-def read_queue_files(config_map: QueueFiles | None, base: Quota, last: Quota) -> LoadedQuota:
+def read_queue_files(config_map: ConfigMap | None, base: Quota, last: Quota) -> LoadedQuota:
     """What the files say on top of `base`. All or nothing: with a fault in them the last good value stays."""
     if config_map is None:
         return LoadedQuota(base)
@@ -224,9 +192,9 @@ def read_queue_files(config_map: QueueFiles | None, base: Quota, last: Quota) ->
         change = read_quota_texts(sorted(config_map.data.items()))
         quota = merge(base, change)
     except InputError as error:
-        sentence = "; ".join(str(problem) for problem in error.problems)
+        sentence = f"the quota stays as it was: {'; '.join(map(str, error.problems))}"
         meta = config_map.metadata
-        return LoadedQuota(last, {meta.uid: ObjectFault(QUEUE_FILES, meta, f"the quota stays as it was: {sentence}")})
+        return LoadedQuota(last, {meta.uid: ObjectFault(QUEUE_FILES, meta, sentence)})
     if quota != last:
         for note in change.notes:
             _log.info("%s", note)
@@ -242,56 +210,35 @@ def quota_from_config(queues: list[dict[str, Any]]) -> Quota:
     return merge(Quota(), read_quota_texts([("config.queues", yaml.safe_dump({"queues": queues}))]))
 
 
-SETTLE_S: Final = 0.1
-"""Objects rarely change alone: what is applied together shall hold together."""
-_NEEDED: Final = {kinds.RESOURCE_FLAVOR, kinds.CLUSTER_QUEUE, kinds.LOCAL_QUEUE}
-"""A cluster that has these has Kueue's definitions; older ones of it have no cohorts of their own."""
-
-
+@dataclass(slots=True, eq=False)
 class QuotaController:
     """From Kueue's objects where the cluster has them, else from files in a ConfigMap and `config.queues`."""
 
-    def __init__(
-        self,
-        say: Callable[[Event], None],
-        notices: QuotaEventRecorder,
-        *,
-        known: Quota,
-        base: Quota,
-        fair_sharing: bool = False,
-        priorities: dict[str, int] | None = None,
-        touch: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`known`: what the World has from before. `base`: queues of the operator's configuration.
+    _say: Callable[[Event], None]
+    _notices: QuotaEventRecorder
+    _: KW_ONLY
+    known: Quota
+    """As the World was told it; at first, what it has from before."""
+    base: Quota
+    """Queues of the operator's configuration."""
+    fair_sharing: bool = False
+    priorities: dict[str, int] = field(default_factory=dict)
+    """The numbers of priority classes by name, kept up to date; after a change of them `touch` is called."""
+    touch: Callable[[], None] = lambda: None
+    objects: QuotaObjects = field(default_factory=QuotaObjects, init=False)
+    _last_good: Quota = field(default_factory=Quota, init=False)
+    _files: ConfigMap | None = field(default=None, init=False)
+    _served: set[Any] = field(default_factory=set, init=False)
+    _labels: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    _due_s: float = field(default=-math.inf, init=False)
+    """When it has to be looked at again; at the first turn in any case."""
 
-        `priorities` is kept up to date: the numbers of priority classes by name. After a change of them
-        `touch` is called.
-        """
-        self.objects = QuotaObjects()
-        self._say = say
-        self._notices = notices
-        self._known = known
-        self._base = base
-        self._fair_sharing = fair_sharing
-        self._priorities = {} if priorities is None else priorities
-        self._touch = touch
-        self._files: QueueFiles | None = None
-        self._last_good = known or base
-        self._served: set[Any] = set()
-        self._labels: dict[str, Mapping[str, str]] = {}
-        self._due_s = -math.inf
-        """When it has to be looked at again; at the first turn in any case."""
-
-    @property
-    def quota(self) -> Quota:
-        """As the World was told it."""
-        return self._known
-
-    # ------------------------------------------------------------------------------------ what comes in
+    def __post_init__(self) -> None:
+        self._last_good = self.known or self.base
 
     def take(self, changed: Changed, now_s: float) -> None:
         kind = changed.kind
-        if kind in self._takes:
+        if kind in kinds.SETTINGS:
             if not changed.changes:
                 self._served.add(kind)
                 self._doubt(now_s)
@@ -306,9 +253,7 @@ class QuotaController:
             for change in changed.changes:
                 self._namespace(change, now_s)
 
-    _takes: Final = frozenset(kinds.SETTINGS)
-
-    def _namespace(self, change: Change[objects.Batch], now_s: float) -> None:
+    def _namespace(self, change: Change[Batch], now_s: float) -> None:
         meta = change.object.metadata
         before = self._labels.get(meta.name)
         if change.did is ChangeType.DELETED:
@@ -326,8 +271,6 @@ class QuotaController:
     def heard(self, written: Written, now_s: float) -> None:
         """A warning that could not be written stands in the log."""
 
-    # ---------------------------------------------------------------------------------------- its turn
-
     def next_s(self) -> float:
         return self._due_s
 
@@ -337,28 +280,25 @@ class QuotaController:
         self._due_s = math.inf
         found = self._find()
         self._notices.tell(found.faults, now_s)
-        if found.quota != self._known:
-            self._known = found.quota
+        if found.quota != self.known:
+            self.known = found.quota
             _log.info("quota: %s", summary(found.quota))
             self._say(ev.QuotaSet(now_s, found.quota, cause="kubernetes"))
-        self._note_priorities({one.name: one.value for one in found.quota.priority_classes})
-
-    def _note_priorities(self, priorities: dict[str, int]) -> None:
-        if priorities != self._priorities:
-            self._priorities.clear()
-            self._priorities.update(priorities)
-            self._touch()
+        priorities = {one.name: one.value for one in found.quota.priority_classes}
+        if priorities != self.priorities:
+            self.priorities.clear()
+            self.priorities.update(priorities)
+            self.touch()
 
     def _find(self) -> LoadedQuota:
         if self._served >= _NEEDED:
-            return self.objects.quota(self._labels, self._fair_sharing)
-        found = read_queue_files(self._files, self._base, self._last_good)
+            return self.objects.quota(self._labels, self.fair_sharing)
+        found = read_queue_files(self._files, self.base, self._last_good)
         self._last_good = found.quota
         return found
 
 
 def summary(quota: Quota) -> str:
-    """For the log."""
     counts = (
         (len(quota.cluster_queues), "cluster queue"),
         (len(quota.local_queues), "local queue"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names
@@ -39,15 +39,9 @@ SPARING: Final = 20
 class QuotaObserver(Observer):
     """The engine's thread calls it."""
 
-    def __init__(
-        self,
-        shown: WorkloadController,
-        queues: QueueStatusController,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, shown: WorkloadController, queues: QueueStatusController) -> None:
         self._shown = shown
         self._queues = queues
-        self._clock = clock
         self._touched: set[JobId] = set()
         self._sweep_s = 0.0
 
@@ -61,7 +55,7 @@ class QuotaObserver(Observer):
         self._touched.add(job if isinstance(job, str) else job.id)
 
     def decided(self, world: World, plan: Plan) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         touched, self._touched = self._touched, set()
         is_sweep = now_s >= self._sweep_s
         if is_sweep:
@@ -75,17 +69,16 @@ class QuotaObserver(Observer):
         if touched:
             self._queues.doubt()
         if is_sweep:
-            self._sweep_s = self._clock() + max(SWEEP_S, SPARING * (self._clock() - now_s))
+            done_s = time.monotonic()
+            self._sweep_s = done_s + max(SWEEP_S, SPARING * (done_s - now_s))
 
 
 def measure_usage(world: World) -> tuple[QuotaUse, dict[LocalQueueKey, Counter[tuple[str, str]]]]:
-    """What all queues use, and what each local queue does."""
     jobs = list(_uses(world))
     return measure(world.quota, jobs), usage_by_local_queue(jobs)
 
 
 def _uses(world: World) -> Iterator[JobUse]:
-    """All jobs, as quota sees them."""
     jobs, gpus = world.jobs, world.jobs.held
     for row, job in enumerate(jobs.jobs):
         has = jobs.placements[row] is not None
@@ -103,28 +96,13 @@ def watched_kinds(config: OperatorConfig) -> tuple[Kind[Any], ...]:
     return kinds.ALL if config.kueue.show_workloads else kinds.SETTINGS
 
 
-@dataclass(slots=True)
-class QuotaControllers:
-    """What was set up; `watch` puts those that show things behind the engine's decisions."""
-
-    shown: WorkloadController | None = None
-    queues: QueueStatusController | None = None
-
-    def watch(self) -> Observer | None:
-        """None where nothing is shown."""
-        if self.shown is None or self.queues is None:
-            return None
-        return QuotaObserver(self.shown, self.queues)
-
-
 def set_up_quota(
-    reconciler: Reconciler,
-    context: ReconcileContext,
-    observed: ObjectCache,
-    config: OperatorConfig,
-    world: World,
-) -> QuotaControllers:
-    """Adds the quota controllers to the reconciler. If Kueue decides, the World knows no quota."""
+    reconciler: Reconciler, context: ReconcileContext, observed: ObjectCache, config: OperatorConfig, world: World
+) -> QuotaObserver | None:
+    """Adds the quota controllers to the reconciler, and returns who feeds those that show things, if any do.
+
+    If Kueue decides, the World knows no quota.
+    """
     ask = context.writes.ask
     cache = WorkloadCache(ask)
     if config.admission is Admission.KUEUE:
@@ -134,7 +112,13 @@ def set_up_quota(
             context.say(ev.QuotaSet(world.now_s, Quota(), cause="kubernetes"))
         reconciler.controllers.append(gate)
         reconciler.needs.append(gate.needs)
-        return QuotaControllers()
+        return None
+
+    def touch_classes() -> None:
+        for key, uj in observed.unified_jobs.items():
+            if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
+                reconciler.touch(key)
+
     named = quota_from_config([queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues])
     quota = QuotaController(
         context.say,
@@ -143,34 +127,21 @@ def set_up_quota(
         base=replace(named, fair_sharing=config.fair_sharing),
         fair_sharing=config.fair_sharing,
         priorities=observed.workload_priorities,
-        touch=_touch_classes(reconciler, observed),
+        touch=touch_classes,
     )
     context.tolerations = lambda job: _tolerations(world, job)
     reconciler.controllers.append(quota)
     if not config.kueue.show_workloads:
-        return QuotaControllers()
+        return None
     shown = WorkloadController(cache, reconciler.runs, observed)
     queues = QueueStatusController(ask, quota.objects, lambda: measure_usage(world))
     reconciler.controllers += [shown, queues]
-    return QuotaControllers(shown, queues)
-
-
-def _touch_classes(reconciler: Reconciler, observed: ObjectCache) -> Callable[[], None]:
-    def touch() -> None:
-        for key, uj in observed.unified_jobs.items():
-            if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
-                reconciler.touch(key)
-
-    return touch
+    return QuotaObserver(shown, queues)
 
 
 def _tolerations(world: World, job: JobId) -> tuple[dict[str, Any], ...]:
     """What the flavors that a job uses let its pods tolerate."""
-    flavors = {flavor for _, flavor in world.flavors.get(job, ())}
-    found = []
-    for flavor in sorted(flavors):
-        known = world.quota.flavor_of.get(flavor)
-        for one in known.tolerations if known is not None else ():
-            said = {"key": one.key, "operator": one.operator, "value": one.value, "effect": one.effect}
-            found.append({key: value for key, value in said.items() if value})
-    return tuple(found)
+    named = sorted({flavor for _, flavor in world.flavors.get(job, ())})
+    flavors = [world.quota.flavor_of[flavor] for flavor in named if flavor in world.quota.flavor_of]
+    tolerations = (asdict(one) for flavor in flavors for one in flavor.tolerations)
+    return tuple({key: value for key, value in one.items() if value} for one in tolerations)

@@ -15,6 +15,7 @@ import msgspec
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER, WORKER, pod_template
+from batuta.backends.kube.jobtypes.writes import holds
 from batuta.backends.kube.kueue.kinds import ConditionUpdate, KueueObject, find, is_true
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import cluster
@@ -35,6 +36,11 @@ _OF_POD: Final = (
     *("restartPolicy", "resources"),
 )
 _OF_CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
+RESERVED, ADMITTED, EVICTED, FINISHED = "QuotaReserved", "Admitted", "Evicted", "Finished"
+REQUEUED: Final = "Requeued"
+WITHOUT_QUOTA = "WithoutQuota"
+"""Why a job has no quota though it runs, or is about to: no queue is set up for it."""
+_RUNS = (JobState.RUNNING, JobState.RESIZING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ class WorkloadRequest:
         return f"{self.namespace}/{self.name}"
 
 
+def owner_reference(api_version: str, kind: str, meta: objects.Meta) -> objects.OwnerReference:
+    return objects.OwnerReference(api_version=api_version, kind=kind, name=meta.name, uid=meta.uid, controller=True)
+
+
 def workload_name(owner: objects.OwnerReference) -> str:
     """Of the Workload of an object. Another object of the same name has another one."""
     digest = hashlib.sha256(owner.uid.encode()).hexdigest()[:5]
@@ -72,58 +82,25 @@ def workload_manifest(asking: WorkloadRequest) -> dict[str, Any]:
             "name": asking.name,
             "namespace": asking.namespace,
             "labels": {JOB_UID: owner.uid},
-            "ownerReferences": [
-                {
-                    "apiVersion": owner.api_version,
-                    "kind": owner.kind,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                }
-            ],
+            "ownerReferences": [msgspec.to_builtins(owner)],
         },
-        "spec": {
-            "queueName": asking.queue,
-            "priority": asking.priority,
-            "podSets": [dict(one) for one in asking.pod_sets],
-        },
+        "spec": {"queueName": asking.queue, "priority": asking.priority, "podSets": list(asking.pod_sets)},
     }
 
 
 def is_same_request(spec: dict[str, Any], asking: WorkloadRequest) -> bool:
     """Whether a Workload that is there asks for this, however the API server has completed it."""
-    return (
-        spec.get("queueName") == asking.queue
-        and spec.get("priority") == asking.priority
-        and same_pods(spec, asking.pod_sets)
-    )
+    is_same = (spec.get("queueName"), spec.get("priority")) == (asking.queue, asking.priority)
+    return is_same and same_pods(spec, asking.pod_sets)
 
 
 def same_pods(spec: dict[str, Any], pod_sets: Sequence[dict[str, Any]]) -> bool:
-    return _holds(spec.get("podSets"), list(pod_sets))
-
-
-def _holds(there: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; what is there beyond it are defaults of the API server."""
-    if isinstance(wanted, dict):
-        return isinstance(there, dict) and all(_holds(there.get(key), one) for key, one in wanted.items())
-    if isinstance(wanted, list):
-        if not isinstance(there, list) or len(there) != len(wanted):
-            return False
-        return all(_holds(one, other) for one, other in zip(there, wanted, strict=True))
-    # The API server writes a number where a quantity is one, and we write texts.
-    return there == wanted or (there is not None and str(there) == str(wanted))
-
-
-# ------------------------------------------------------------------------------------ of a UnifiedJob
+    return holds(spec.get("podSets"), list(pod_sets))
 
 
 def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> WorkloadRequest:
     """As many replicas as it can use; with fewer it is content, down to its smallest size."""
     meta = uj.metadata
-    owner = objects.OwnerReference(
-        api_version=names.API_VERSION, kind=names.KIND, name=meta.name, uid=meta.uid, controller=True
-    )
     least, most = job.min // job.replica_size, job.max // job.replica_size
     main: dict[str, Any] = {"name": MAIN, "count": most, "template": _template(uj, WORKER)}
     if least < most:
@@ -131,6 +108,7 @@ def request_of_unified_job(uj: UnifiedJob, job: Job, is_wanted: bool = True) -> 
     pod_sets = [main]
     if uj.spec.job_type in _WITH_LAUNCHER:
         pod_sets.append({"name": LAUNCHER, "count": 1, "template": _template(uj, LAUNCHER)})
+    owner = owner_reference(names.API_VERSION, names.KIND, meta)
     return WorkloadRequest(owner, meta.namespace, job.queue, job.priority, tuple(pod_sets), is_wanted)
 
 
@@ -147,17 +125,9 @@ def _slim(spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------ of a gang
-
-
 def request_of_gang(owner: objects.OwnerReference, pod: objects.Pod, job: Job) -> WorkloadRequest:
-    """So many pods like this one, all or none."""
     main = {"name": MAIN, "count": job.replicas, "template": {"spec": _slim(msgspec.to_builtins(pod.spec))}}
     return WorkloadRequest(owner, pod.metadata.namespace, job.queue, job.priority, (main,))
-
-
-RESERVED, ADMITTED, EVICTED, FINISHED = "QuotaReserved", "Admitted", "Evicted", "Finished"
-REQUEUED: Final = "Requeued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,26 +189,14 @@ def within(job: Job, given: AdmittedResources, flavors: Iterable[Mapping[str, An
     for flavor in flavors:
         labels |= {str(key): str(value) for key, value in (flavor.get("nodeLabels") or {}).items()}
         tolerated += [toleration(one) for one in flavor.get("tolerations") or ()]
-    return replace(
-        job,
-        max=top,
-        size=size,
-        sizes=sizes,
-        node_labels=tuple(labels.items()),
-        tolerations=tuple(dict.fromkeys(tolerated)),
-    )
+    accepted = tuple(dict.fromkeys(tolerated))
+    return replace(job, max=top, size=size, sizes=sizes, node_labels=tuple(labels.items()), tolerations=accepted)
 
 
 def toleration(one: Mapping[str, Any]) -> str:
-    """As the World writes it."""
     key = str(one.get("key") or cluster.EVERYTHING)
     said = key if one.get("operator") == "Exists" else f"{key}={one.get('value') or ''}"
     return f"{said}:{one['effect']}" if one.get("effect") else said
-
-
-WITHOUT_QUOTA = "WithoutQuota"
-"""Why a job has no quota though it runs, or is about to: no queue is set up for it."""
-_RUNS = (JobState.RUNNING, JobState.RESIZING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +250,6 @@ class WorkloadState:
 
 
 def workload_state(world: World, row: int, decision: Decision | None) -> WorkloadState:
-    """Of one row of the job table."""
     job = world.jobs.jobs[row]
     gpus = int(world.jobs.held[row])
     way = world.quota.way(job.namespace, job.queue)
@@ -307,5 +264,4 @@ def workload_state(world: World, row: int, decision: Decision | None) -> Workloa
 
 
 def amount(job: Job, resource: str, gpus: int) -> str:
-    """What a job uses of a resource, as a quantity."""
     return show_milli(demand(job, resource, gpus), is_bytes=resource == "memory")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import NotFound
-from batuta.backends.kube.client.informer import ChangeType
+from batuta.backends.kube.client.informer import ChangeType, key_of
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
-from batuta.backends.kube.kueue.workload import WorkloadRequest, is_same_request, workload_manifest
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.client.transport import RateLimit
+from batuta.backends.kube.kueue.kinds import WORKLOAD, ConditionUpdate, KueueObject, is_true, updated
+from batuta.backends.kube.kueue.workload import FINISHED, WorkloadRequest, is_same_request, workload_manifest
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, WriteFn, Written
+from batuta.core.job import JobState
 
 ECHO_S: Final = 10.0
 """So long the API server may take to show what was written, before it is written again."""
@@ -23,50 +26,17 @@ PER_S, BURST = 50.0, 200.0
 """So many writes a second in the long run, and at once: showing jobs must not slow down binding them."""
 
 
-class _Sent(NamedTuple):
-    """What was written last, by its meaning, and when."""
-
-    meaning: Any
-    at_s: float
-
-
-class WriteRate:
-    """Lets so many through a second. Told the time by others, so that it can be tested."""
-
-    def __init__(self, per_s: float = PER_S, burst: float = BURST) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._left = burst
-        self._at_s = -math.inf
-
-    def may(self, now_s: float) -> bool:
-        """Whether one more may go now; if so, it counts."""
-        if self._at_s > -math.inf:
-            self._left = min(self._burst, self._left + max(0.0, now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-    @property
-    def pause_s(self) -> float:
-        """After so long a few more may go."""
-        return 5.0 / self._per_s
-
-
 class WorkloadCache:
     """What the API server shows of Workloads, and what was sent to it."""
 
-    def __init__(self, ask: Callable[[str, WriteFn, float], bool], pace: WriteRate | None = None) -> None:
+    def __init__(self, ask: AskFn, rate: RateLimit | None = None) -> None:
         self.is_served = False
-        """Whether the cluster knows Workloads."""
         self.shown: dict[str, KueueObject] = {}
-        """By `namespace/name`."""
         self._kind: Kind[KueueObject] = WORKLOAD
         self._ask = ask
-        self._pace = pace or WriteRate()
-        self._sent: dict[str, _Sent] = {}
+        self._rate = rate or RateLimit(PER_S, BURST)
+        self._sent: dict[str, tuple[Any, float]] = {}
+        """What was written last, by its meaning, and when."""
         self._is_late = False
 
     def take(self, changed: Changed) -> list[str]:
@@ -75,12 +45,12 @@ class WorkloadCache:
             self._kind, self.is_served = replace(WORKLOAD, version=changed.version), True
         keys = []
         for change in changed.changes:
-            meta = change.object.metadata
-            key = f"{meta.namespace}/{meta.name}"
+            key = key_of(change.object.metadata)
             keys.append(key)
             if change.did is ChangeType.DELETED:
                 self.shown.pop(key, None)
-                self._forget(key)
+                for what in ("workload", "status", "spec", "delete"):
+                    self._sent.pop(f"{PREFIX}{what}/{key}", None)
             else:
                 self.shown[key] = change.object
         return keys
@@ -103,7 +73,7 @@ class WorkloadCache:
         """Changes a part of one that is there: the very one that was looked at."""
         meta = there.metadata
         whole = {**body, "metadata": {**body.get("metadata", {}), "uid": meta.uid}}
-        do = partial(_patch, self._kind, meta.name, meta.namespace, whole, "")
+        do = partial(patch_object, self._kind, meta.name, meta.namespace, whole, "")
         self._send(f"{PREFIX}spec/{meta.namespace}/{meta.name}", whole, do, now_s)
 
     def patch_status(self, there: KueueObject, status: Mapping[str, Any], meaning: Any, now_s: float) -> None:
@@ -113,8 +83,17 @@ class WorkloadCache:
         """
         meta = there.metadata
         whole = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}
-        do = partial(_patch, self._kind, meta.name, meta.namespace, whole, "status")
+        do = partial(patch_object, self._kind, meta.name, meta.namespace, whole, "status")
         self._send(f"{PREFIX}status/{meta.namespace}/{meta.name}", meaning, do, now_s)
+
+    def finish(self, there: KueueObject, state: JobState, detail: str, now_s: float) -> bool:
+        """Says in the status that the job is over; whether it does already."""
+        if is_true(there.status, FINISHED):
+            return True
+        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
+        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
+        self.patch_status(there, {"conditions": updated(there, (said,), now_s)}, ("finished", reason), now_s)
+        return False
 
     def delete(self, there: KueueObject, now_s: float) -> None:
         meta = there.metadata
@@ -122,41 +101,32 @@ class WorkloadCache:
         self._send(f"{PREFIX}delete/{meta.namespace}/{meta.name}", meta.uid, do, now_s)
 
     def _send(self, key: str, meaning: Any, do: WriteFn, now_s: float) -> None:
-        sent = self._sent.get(key)
-        if not self.is_served:
+        sent, at_s = self._sent.get(key, (None, -math.inf))
+        if not self.is_served or (sent == meaning and now_s < at_s + ECHO_S):
             return
-        if sent is not None and sent.meaning == meaning and now_s < sent.at_s + ECHO_S:
-            return
-        if not self._pace.may(now_s):
+        if not self._rate.may(now_s):
             self._is_late = True
         elif self._ask(key, do, now_s):
-            self._sent[key] = _Sent(meaning, now_s)
-
-    def _forget(self, key: str) -> None:
-        for what in ("workload", "status", "spec", "delete"):
-            self._sent.pop(f"{PREFIX}{what}/{key}", None)
+            self._sent[key] = meaning, now_s
 
     def later_s(self, now_s: float) -> float:
-        """When postponed writes may be tried again; never if none was postponed."""
+        """When postponed writes may be tried again, a few at a time; never if none was postponed."""
         late, self._is_late = self._is_late, False
-        return now_s + self._pace.pause_s if late else math.inf
+        return now_s + 5.0 / self._rate.per_s if late else math.inf
 
 
 async def _apply(kind: Kind[KueueObject], body: Mapping[str, Any], api: Api) -> None:
     await api.apply(kind, body, force=True)
 
 
-async def _patch(
+async def patch_object(
     kind: Kind[KueueObject], name: str, namespace: str, body: Mapping[str, Any], subresource: str, api: Api
 ) -> None:
-    try:
+    """Changes an object, unless it is gone."""
+    with suppress(NotFound):
         await api.patch(kind, name, body, namespace, subresource=subresource)
-    except NotFound:
-        return
 
 
 async def _delete(kind: Kind[KueueObject], name: str, namespace: str, uid: str, api: Api) -> None:
-    try:
+    with suppress(NotFound):
         await api.delete(kind, name, namespace, uid=uid)
-    except NotFound:
-        return

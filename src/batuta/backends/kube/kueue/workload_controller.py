@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.kinds import Kind, Stored
-from batuta.backends.kube.kueue.kinds import (
-    WORKLOAD,
-    ConditionUpdate,
-    KueueObject,
-    conditions,
-    is_true,
-    truths,
-)
+from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject, truths, updated
 from batuta.backends.kube.kueue.workload import (
-    FINISHED,
     WorkloadRequest,
     WorkloadState,
+    owner_reference,
     request_of_gang,
     request_of_unified_job,
 )
@@ -33,6 +26,9 @@ from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobRecon
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.core.job import JobId, JobState
 
+REWORD_S: Final = 15.0
+"""A status is not written sooner than this for other numbers in its sentences alone."""
+
 
 def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> objects.OwnerReference | None:
     """A Job, JobSet or PodGroup, else the gang's first pod; None while the owner is not known."""
@@ -43,21 +39,9 @@ def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> obje
         "jobset": (kinds.JOB_SET, observed.job_sets),
         "podgroup": (kinds.POD_GROUP, observed.pod_groups),
     }
-    if kind not in tables:
-        return _reference(kinds.POD, first.metadata)
-    its_kind, table = tables[kind]
-    found = table.get(f"{namespace}/{name}")
-    return None if found is None else _reference(its_kind, found.metadata)
-
-
-def _reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
-    return objects.OwnerReference(
-        api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
-    )
-
-
-REWORD_S: Final = 15.0
-"""A status is not written sooner than this for other numbers in its sentences alone."""
+    its_kind, table = tables.get(kind, (kinds.POD, {}))
+    found = table.get(f"{namespace}/{name}") if kind in tables else first
+    return None if found is None else owner_reference(its_kind.api_version, its_kind.name, found.metadata)
 
 
 @dataclass(slots=True)
@@ -72,37 +56,31 @@ class _PublishedWorkload:
     written_s: float = -math.inf
 
 
+@dataclass(slots=True, eq=False)
 class WorkloadController:
     """Gets the state of jobs after each decision. For the engine's thread."""
 
-    def __init__(self, cache: WorkloadCache, runs: Mapping[JobId, JobReconciler], observed: ObjectCache) -> None:
-        self._cache = cache
-        self._runs = runs
-        self._observed = observed
-        self._jobs: dict[JobId, _PublishedWorkload] = {}
-        self._job_of: dict[str, JobId] = {}
-        """By key of a Workload."""
-        self._pending: dict[JobId, None] = {}
-        self._later: dict[JobId, float] = {}
-        """When other numbers may be written."""
-        self._due_s = math.inf
-
-    # --------------------------------------------------------------------------------------- what is told
+    _cache: WorkloadCache
+    _runs: Mapping[JobId, JobReconciler]
+    _observed: ObjectCache
+    _jobs: dict[JobId, _PublishedWorkload] = field(default_factory=dict)
+    _job_of: dict[str, JobId] = field(default_factory=dict)
+    _pending: dict[JobId, None] = field(default_factory=dict)
+    _later: dict[JobId, float] = field(default_factory=dict)
+    """When other numbers may be written."""
+    _due_s: float = math.inf
 
     def note(self, standing: WorkloadState) -> None:
-        """How a job stands now."""
         job = standing.job.id
         shown = self._jobs.get(job)
-        if shown is None:
-            self._jobs[job] = _PublishedWorkload(standing)
-        elif shown.standing == standing:
+        if shown is not None and shown.standing == standing:
             return
-        else:
-            shown.standing = standing
+        if shown is None:
+            shown = self._jobs[job] = _PublishedWorkload(standing)
+        shown.standing = standing
         self._pending[job] = None
 
     def ended(self, job: JobId, state: JobState, detail: str) -> None:
-        """A job is over."""
         shown = self._jobs.get(job)
         if shown is not None:
             shown.end = state, detail
@@ -119,8 +97,6 @@ class WorkloadController:
 
     def heard(self, written: Written, now_s: float) -> None:
         self._cache.heard(written)
-
-    # ------------------------------------------------------------------------------------------- its turn
 
     def next_s(self) -> float:
         return min(self._due_s, min(self._later.values(), default=math.inf))
@@ -147,7 +123,10 @@ class WorkloadController:
         self._job_of[shown.asking.key] = job
         there = self._cache.shown.get(shown.asking.key)
         if shown.end is not None:
-            return there is None or self._finish(job, shown, there, now_s)
+            is_done = there is not None and self._cache.finish(there, *shown.end, now_s)
+            if is_done:
+                self._forget(job, shown)
+            return is_done or there is None
         there = self._cache.bring(shown.asking, now_s)
         return there is not None and self._write(job, shown, there, now_s)
 
@@ -164,7 +143,7 @@ class WorkloadController:
         """Only for pods that name a queue."""
         pods = list(run.pods().values())
         first = min(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name), default=None)
-        if first is None or not _names_queue(first.metadata):
+        if first is None or first.metadata.labels.keys().isdisjoint((names.QUEUE_NAME, names.KUEUE_QUEUE_NAME)):
             return None
         owner = owner_of_gang(run.id, first, self._observed)
         return None if owner is None else request_of_gang(owner, first, shown.standing.job)
@@ -174,7 +153,7 @@ class WorkloadController:
         sets = tuple(one["name"] for one in shown.asking.pod_sets) if shown.asking is not None else ()
         admission = standing.admission(sets)
         known = there.status.get("conditions") or []
-        listed = conditions(standing.statements(there.status), known, there.metadata.generation, now_s)
+        listed = updated(there, standing.statements(there.status), now_s)
         status: dict[str, Any] = {"conditions": listed, "admission": admission}
         meaning = truths(listed), admission
         if (truths(known), there.status.get("admission")) == meaning:
@@ -187,28 +166,12 @@ class WorkloadController:
         self._cache.patch_status(there, status, (*meaning, _messages(listed)), now_s)
         return False
 
-    def _finish(self, job: JobId, shown: _PublishedWorkload, there: KueueObject, now_s: float) -> bool:
-        if is_true(there.status, FINISHED):
-            self._forget(job, shown)
-            return True
-        assert shown.end is not None
-        state, detail = shown.end
-        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
-        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
-        listed = conditions((said,), there.status.get("conditions") or [], there.metadata.generation, now_s)
-        self._cache.patch_status(there, {"conditions": listed}, ("finished", reason), now_s)
-        return False
-
     def _forget(self, job: JobId, shown: _PublishedWorkload) -> None:
         if shown.end is not None:
             del self._jobs[job]
             self._later.pop(job, None)
             if shown.asking is not None:
                 self._job_of.pop(shown.asking.key, None)
-
-
-def _names_queue(meta: objects.Meta) -> bool:
-    return names.QUEUE_NAME in meta.labels or names.KUEUE_QUEUE_NAME in meta.labels
 
 
 def _messages(listed: list[dict[str, Any]]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.gpu_usage import STALE_S
+from batuta.backends.kube.binder.gpu_table import STALE_S
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.operator.cache import ObjectCache

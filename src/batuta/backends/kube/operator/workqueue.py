@@ -96,6 +96,8 @@ class Inbox:
 
 
 WriteFn: TypeAlias = Callable[[Api], Awaitable[Any]]
+AskFn: TypeAlias = Callable[[str, WriteFn, float], bool]
+"""Asks for a write, by its key, at a time; false where it may not be asked for yet."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Within
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import (
     GPU,
     bind,
@@ -59,7 +60,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing_and_leaves_room_for_ot
     assert set(places(outcome)) == {"t0", "t1", "t2"}
     assert [refusal.group for refusal in outcome.refusals] == ["four"]
     assert outcome.refusals[0].message.startswith("3 of 4 members have a place; for the next, 0/2 nodes")
-    where.check_invariants()
+    check_cluster(where)
 
 
 def test_a_gang_of_which_members_are_missing_waits_and_holds_nothing() -> None:
@@ -108,7 +109,7 @@ class TestDecidedPlaces:
         group = Group("g", tuple(Member(pod(f"p{i}", gpu=1), "a", (3,)) for i in range(2)))
 
         assert not bind(where, group).bindings
-        where.check_invariants()
+        check_cluster(where)
 
     def test_a_decided_node_that_has_gone_refuses(self) -> None:
         group = Group("g", (Member(pod("p"), "gone"),))
@@ -149,7 +150,7 @@ class TestReservations:
 
         assert where.tick(1e9) == []
         assert where.node_of("default/p") == "n"
-        where.check_invariants()
+        check_cluster(where)
 
     def test_an_old_echo_without_a_node_does_not_take_the_reservation_away(self) -> None:
         where = cluster(node("n", gpu=1))
@@ -167,7 +168,7 @@ class TestReservations:
         outcome = binder.schedule([single(pod("next", gpu=1))], 61.0)
 
         assert places(outcome) == {"next": "n"}
-        where.check_invariants()
+        check_cluster(where)
 
     def test_a_failed_bind_gives_its_place_back(self) -> None:
         where = cluster(node("n", gpu=1))
@@ -219,7 +220,7 @@ class TestWithin:
         (refusal,) = bind(racks, group).refusals
 
         assert refusal.message.startswith("no single rack has room for all 5 members; the most is 4")
-        racks.check_invariants()
+        check_cluster(racks)
 
     def test_a_preferred_level_without_room_spills_over(self, racks: Cluster) -> None:
         group = gang("g", *(pod(f"p{i}", gpu=1) for i in range(7)), within=Within("rack", "Preferred"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batuta.backends.kube import names, objects
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, node, places, pod
 
 ZONE = {"topology.kubernetes.io/zone": "a"}
@@ -31,7 +32,7 @@ def test_no_node_is_looked_at_again_when_a_pod_is_shown_bound_and_then_running()
 
     assert there.use_log.end == before
     assert not there.assumed
-    there.check_invariants()
+    check_cluster(there)
 
 
 def test_a_pod_that_turns_out_to_hold_something_else_is_counted_again() -> None:
@@ -41,7 +42,7 @@ def test_a_pod_that_turns_out_to_hold_something_else_is_counted_again() -> None:
     there.pod_set(pod("p", on="n1", gpu=2, annotations={names.GPUS: "0,1"}))
 
     assert there.others("n1", ours=()).gpus == (0, 1)
-    there.check_invariants()
+    check_cluster(there)
 
 
 def test_labels_that_come_with_the_binding_count_for_whoever_asks_later() -> None:
@@ -61,7 +62,7 @@ def test_labels_that_come_with_the_binding_count_for_whoever_has_asked_before() 
     there.pod_set(shown("p", labels={"app": "db", "tier": "1"}))
 
     assert places(bind(there, friend)) == {"friend": "n1"}
-    there.check_invariants()
+    check_cluster(there)
 
 
 def test_every_assumption_ends_in_its_own_time() -> None:

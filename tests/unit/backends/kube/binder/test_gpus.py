@@ -9,6 +9,7 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, profile_of
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, gang, message, node, places, pod, single
 
 
@@ -121,7 +122,7 @@ class TestShares:
         again = cluster(shared_node(), share("a", 600, on="n", annotations=dict(binding.annotations)))
 
         assert bind(again, share("b", 600)).bindings[0].gpus == (1,)
-        again.check_invariants()
+        check_cluster(again)
 
     def test_a_whole_gpu_is_not_one_that_somebody_shares(self) -> None:
         where = cluster(shared_node(), share("a", 100, on="n", annotations={names.GPUS: "0"}))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube.binder import Binder, profile_of
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, message, node, places, pod, single
 
 NO_MATCH = "didn't match the pod's node affinity/selector"
@@ -72,7 +73,7 @@ class TestResources:
         where.node_set(node("n", gpu=1))
 
         assert message(where, pod("p", gpu=1)) == refused("Insufficient nvidia.com/gpu")
-        where.check_invariants()
+        check_cluster(where)
 
     def test_gpu_pods_are_packed_and_plain_pods_keep_away_from_gpus(self) -> None:
         where = cluster(node("plain"), node("empty", gpu=8), node("used", gpu=8), pod("other", on="used", gpu=4))
@@ -249,4 +250,4 @@ class TestHostPorts:
         outcome = bind(where, *(pod(f"p{i}", spec=with_port(80)) for i in range(3)))
 
         assert sorted(places(outcome).values()) == ["a", "b"]
-        where.check_invariants()
+        check_cluster(where)

@@ -9,6 +9,7 @@ import pytest
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import GPU, bind, cluster, message, node, pod, single
 
 REFUSED = "0/1 nodes are available: 1 cannot align the pod's resources on NUMA nodes"
@@ -158,7 +159,7 @@ class TestBetweenReports:
         where.pod_set(pod("first", gpu=1, on="n", annotations={"batuta.dev/gpus": "0"}, phase="Running"))
         where.topology_set(report({GPU: 1}, {GPU: 2}))
         assert binder.schedule([single(pod("second", gpu=2))], 1.0).bindings
-        where.check_invariants()
+        check_cluster(where)
 
     def test_a_report_that_came_before_the_pod_ran_does_not_show_it(self) -> None:
         where = aligned({GPU: 2}, {GPU: 2})

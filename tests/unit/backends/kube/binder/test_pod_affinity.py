@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube.binder import Binder, Cluster
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, gang, message, node, places, pod, single
 
 HOST = "kubernetes.io/hostname"
@@ -92,7 +93,7 @@ def test_pods_that_are_there_may_want_to_be_left_alone() -> None:
     where.pod_gone("default/hermit")
 
     assert places(bind(where, app("n", "noisy"))) == {"n": "a"}
-    where.check_invariants()
+    check_cluster(where)
 
 
 def test_the_first_of_a_kind_may_go_anywhere_and_the_next_follow_it() -> None:

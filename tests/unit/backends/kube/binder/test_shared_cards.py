@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
+from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, message, node, pod
 
 UNITS = 10
@@ -39,7 +40,7 @@ def test_a_card_that_is_ill_gets_no_shares() -> None:
     where = cluster(shared({"index": 0, "illness": "Xid 79"}, {"index": 1}))
     assert cards_of(where, share("a", 6), share("b", 4)) == [(1,), (1,)]
     assert message(where, share("c", 1)) == ("0/1 nodes are available: 1 had no single GPU with room for the share")
-    where.check_invariants()
+    check_cluster(where)
 
 
 def test_a_card_that_nobody_tells_of_is_none() -> None:
@@ -70,7 +71,7 @@ def test_cards_differ_in_what_they_have() -> None:
 def test_a_generous_node_gives_out_more_compute_than_it_has(compute: int, placed: int) -> None:
     where = cluster(shared({"index": 0, "compute": compute}))
     assert len(cards_of(where, *(share(name, 1, 50, soft=True) for name in "abcdef"))) == placed
-    where.check_invariants()
+    check_cluster(where)
 
 
 @pytest.mark.parametrize("compute", [100, 150, 200])
@@ -106,4 +107,4 @@ def test_what_is_left_is_right_again_after_shares_come_and_go() -> None:
     assert not cards_of(where, share("c", 1))
     where.pod_gone("default/b")
     assert cards_of(where, share("c", 4, 40)) == [(0,)]
-    where.check_invariants()
+    check_cluster(where)

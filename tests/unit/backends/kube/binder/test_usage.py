@@ -8,8 +8,7 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import expected_load
-from batuta.backends.kube.binder.gpu_table import UNKNOWN
-from batuta.backends.kube.binder.gpu_usage import STALE_S, GpuUsage
+from batuta.backends.kube.binder.gpu_table import STALE_S, UNKNOWN, GpuUsage
 
 TIME_S = 100_000.0
 
@@ -29,7 +28,7 @@ def believed(usage: GpuUsage) -> list[float]:
 def test_a_fresh_report_is_believed():
     usage = reported({"index": 0, "utilisation": 0.9}, {"index": 1, "utilisation": 0.0})
     assert believed(usage) == pytest.approx([0.9, 0.0])
-    assert (usage.busy_gpu(0, 0), usage.busy_gpu(0, 1)) == (0.9, 0.0)
+    assert usage.busy(np.array([0]), 2)[0].tolist() == [0.9, 0.0]
 
 
 def test_a_gpu_that_cannot_tell_is_unknown_and_not_idle():

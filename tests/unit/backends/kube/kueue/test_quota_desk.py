@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube.client import kinds as core_kinds
-from batuta.backends.kube.client.kinds import NAMESPACE
+from batuta.backends.kube.client.kinds import NAMESPACE, ConfigMap
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.quota_controller import (
     SETTLE_S,
@@ -56,7 +56,7 @@ class Office:
         self.now_s += SETTLE_S
         self.desk.drive(self.now_s)
         assert self.desk.next_s() == math.inf
-        return self.desk.quota
+        return self.desk.known
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_files_are_added_to_the_configuration_and_a_fault_leaves_all_as_it_was()
     office = Office(base=quota_from_config(SHORT_FORM))
 
     def files(**data: str) -> None:
-        found = kinds.QueueFiles(metadata=Meta(name="batuta-queues", uid="files"), data=data)
+        found = ConfigMap(metadata=Meta(name="batuta-queues", uid="files"), data=data)
         office.shows(kinds.QUEUE_FILES, came(found))
 
     files(b="queues: [{name: team-b, quota: {'*': 2}}]")
@@ -179,7 +179,7 @@ def test_files_are_added_to_the_configuration_and_a_fault_leaves_all_as_it_was()
 
 def test_an_operator_that_starts_with_a_broken_file_keeps_what_the_world_has():
     office = Office(known=quota_from_config(SHORT_FORM))
-    broken = kinds.QueueFiles(metadata=Meta(name="batuta-queues", uid="files"), data={"a": "queues: 7"})
+    broken = ConfigMap(metadata=Meta(name="batuta-queues", uid="files"), data={"a": "queues: 7"})
     office.shows(kinds.QUEUE_FILES, came(broken))
     assert set(office.settle().queue_of) == {"team-a"}
     assert office.said == []

@@ -51,9 +51,8 @@ class Cluster:
         for kind in watched_kinds(CONFIG):
             self._inbox.put(Changed(kind, (), kinds.VERSION))
         world = World()
-        backend, _, desks = kube_backend(world, self._inbox, cast(WriteWorkers, self), CONFIG, lambda: self.now_s)
+        backend, _, shown = kube_backend(world, self._inbox, cast(WriteWorkers, self), CONFIG, lambda: self.now_s)
         live = Live(Requests(backend.wake), profile_for, threading.RLock())
-        shown = desks.watch()
         assert shown is not None
         outlook = OutlookObserver(backend.reconciler, lambda: self.now_s)
         observers = Observers(NoFence(), [("jobs", outlook), ("queues", shown)])
@@ -78,7 +77,7 @@ class Cluster:
                 self._patch(key, kinds.WORKLOAD, do.args[1], do.args[3]["status"])
             elif key.startswith("kueue//queue/"):
                 kind = kinds.CLUSTER_QUEUE if "clusterqueues" in key else kinds.LOCAL_QUEUE
-                self._patch(key, kind, do.args[1], do.args[3])
+                self._patch(key, kind, do.args[1], do.args[3]["status"])
             self._inbox.put(Written(key, None))
 
     def _patch(self, key: str, kind: Any, name: str, status: dict[str, Any]) -> None:

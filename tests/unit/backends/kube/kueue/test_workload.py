@@ -3,6 +3,7 @@
 import math
 
 from batuta.backends.kube.client.errors import Unavailable
+from batuta.backends.kube.client.transport import RateLimit
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.workload import (
     is_same_request,
@@ -10,7 +11,7 @@ from batuta.backends.kube.kueue.workload import (
     workload_manifest,
     workload_name,
 )
-from batuta.backends.kube.kueue.workload_cache import ECHO_S, WorkloadCache, WriteRate
+from batuta.backends.kube.kueue.workload_cache import ECHO_S, WorkloadCache
 from batuta.backends.kube.objects import OwnerReference
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.unified_job.to_job import to_job
@@ -112,7 +113,7 @@ def test_nothing_is_written_on_a_cluster_that_does_not_know_workloads():
 
 
 def test_thousands_of_jobs_are_shown_at_a_steady_pace():
-    book, post = book_and_post(WriteRate(per_s=50.0, burst=10.0))
+    book, post = book_and_post(RateLimit(per_s=50.0, burst=10.0))
     jobs = [asking(name=f"job-{number}") for number in range(100)]
     for job in jobs:
         book.bring(job, 0.0)

@@ -1,7 +1,7 @@
 """Who belongs to a job, from the pods that are there."""
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.jobtypes.job import INDEX_LABEL, INDEXED_JOB
+from batuta.backends.kube.jobtypes.pods import INDEX_LABEL, INDEXED_JOB
 from batuta.backends.kube.operator.run_state import PodSet
 
 

@@ -19,7 +19,10 @@ from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.gpu_table import UNKNOWN
 from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
-from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
+from batuta.backends.kube.binder.plugin import Need, No, Plugin
+
+_LARGE_MEMORY_MIB: Final = 81_920
+_MANY_GPUS: Final = 8
 
 
 class GpuReason(StrEnum):
@@ -30,12 +33,10 @@ class GpuReason(StrEnum):
     COUNT = "the number of GPUs decided on is not what the pod asks for:"
 
 
-@dataclass(frozen=True, slots=True)
 class Gpus(Plugin):
     """A whole GPU must be wholly free: counting them is not enough where some are shared."""
 
     name: ClassVar[str] = "gpus"
-    scope: ClassVar[Scope] = Scope.USE
 
     def concerns(self, need: Need) -> bool:
         return need.cls.gpus > 0
@@ -47,7 +48,8 @@ class Gpus(Plugin):
             return None
         if len(gpus) != need.cls.gpus:
             return No(self.name, GpuReason.COUNT, f"{len(gpus)} instead of {need.cls.gpus}")
-        held = [gpu for gpu in gpus if not cluster.gpu_table.is_untouched(row, gpu)]
+        untouched = cluster.gpu_table.untouched_gpus(row)
+        held = [gpu for gpu in gpus if gpu not in untouched]
         return No(self.name, GpuReason.HELD, ", ".join(map(str, held))) if held else None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
@@ -70,7 +72,6 @@ class GpuShare(Plugin):
     """Shares of GPUs. A share never spans two cards, however much they have left together."""
 
     name: ClassVar[str] = "gpu_share"
-    scope: ClassVar[Scope] = Scope.USE
     order: Literal["bin_pack", "spread"] = "bin_pack"
     busiest: float = 0.7
     """Sharers of one GPU whose utilisation adds up to more than this disturb each other."""
@@ -79,16 +80,15 @@ class GpuShare(Plugin):
         return need.cls.share is not None
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        cards = range(int(cluster.gpu_table.count[row]))
-        room = [gpu for gpu in cards if self._has_room(need, cluster, row, gpu)]
-        if not room:
+        rows: Rows = np.array([row], np.intp)
+        room = self._room(need, cluster, rows)[0]
+        if not room.any():
             return No(self.name, ShareReason.NO_ROOM)
         if gpus:
             # The scheduler that decided on a card knew how busy it is, and that there is no calmer place.
-            return None if gpus[0] in room else No(self.name, ShareReason.CARD, str(gpus[0]))
-        if not any(self._is_peaceful(need, cluster, row, gpu) for gpu in room):
-            return No(self.name, ShareReason.TOO_BUSY)
-        return None
+            has_room = gpus[0] in np.flatnonzero(room)
+            return None if has_room else No(self.name, ShareReason.CARD, str(gpus[0]))
+        return None if self.filter(need, cluster, rows)[0] else No(self.name, ShareReason.TOO_BUSY)
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         good: Flags = np.logical_or.reduce(self._good(need, cluster, rows), axis=1)
@@ -117,36 +117,10 @@ class GpuShare(Plugin):
 
         Of equally full ones the one that is really less used, then the first.
         """
-        cards = [
-            gpu
-            for gpu in range(int(cluster.gpu_table.count[row]))
-            if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
-        ]
+        cards = np.flatnonzero(self._good(need, cluster, np.array([row], np.intp))[0]).tolist()
         sign = -1.0 if self.order == "bin_pack" else 1.0
-        return min(
-            cards,
-            key=lambda gpu: (
-                sign * float(cluster.gpu_table.full[row, gpu]),
-                cluster.gpu_table.tenths(row, gpu),
-            ),
-        )
-
-    def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
-        cards, share = cluster.gpu_table, need.cls.share
-        assert share is not None
-        return bool(
-            cards.sharable[row, gpu]
-            and cards.memory_left_mib[row, gpu] >= share.memory_mib
-            and cards.compute_left_for(share)[row, gpu] >= share.compute_percent
-        )
-
-    def _is_peaceful(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
-        if not cluster.gpu_table.sharers[row, gpu]:
-            return True
-        busy = max(cluster.usage.busy_gpu(row, gpu), float(cluster.gpu_table.load[row, gpu]))
-        return busy + (need.load or 0.0) <= self.busiest
-
-    # The same for many nodes at once.
+        table = cluster.gpu_table
+        return min(cards, key=lambda gpu: (sign * float(table.full[row, gpu]), table.tenths(row, gpu)))
 
     def _good(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         return self._room(need, cluster, rows) & self._peaceful(need, cluster, rows)
@@ -170,15 +144,10 @@ class GpuShare(Plugin):
         return peaceful
 
     def _best(self, good: Flags, cluster: Cluster, rows: Rows) -> Floats:
-        """The score of the best card of each row."""
         full = cluster.gpu_table.full[rows]
         score = full if self.order == "bin_pack" else 1.0 - full
         best: Floats = np.maximum.reduce(np.where(good, score, 0.0), axis=1)
         return best
-
-
-_LARGE_MEMORY_MIB: Final = 81_920
-_MANY_GPUS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +155,6 @@ class Utilisation(Plugin):
     """Three scores in one, each with its weight: what the GPUs are, what they do, and what they will do."""
 
     name: ClassVar[str] = "utilisation"
-    scope: ClassVar[Scope] = Scope.USE
     basic: float = 0.2
     """Model, memory and number of GPUs."""
     measured: float = 0.5
@@ -221,7 +189,6 @@ class Utilisation(Plugin):
         return self.basic / total, self.measured / total, self.allocated / total
 
     def _worth(self, cluster: Cluster, rows: Rows) -> Floats:
-        """How good the model is that a node's labels name."""
         worth = np.full(len(rows), UNKNOWN)
         for label in reversed(names.GPU_PRODUCT_LABELS) if self.models else ():
             column = cluster.nodes.label(label)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -26,7 +24,6 @@ class Reason(StrEnum):
     NO_MATCH = "didn't match the pod's node affinity/selector"
 
 
-@dataclass(frozen=True, slots=True)
 class NodeAffinity(Plugin):
     """Labels (and the name) of nodes against what the pod wants. Each label is compared as a column."""
 
@@ -37,9 +34,8 @@ class NodeAffinity(Plugin):
         return bool(need.cls.selector) or need.cls.required is not None
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        if matches_node(need.cls, cluster.nodes.labels_of(row), cluster.nodes.name[row]):
-            return None
-        return No(self.name, Reason.NO_MATCH)
+        fits = self.filter(need, cluster, np.array([row], np.intp))[0]
+        return None if fits else No(self.name, Reason.NO_MATCH)
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         fits = _all(need.cls.selector, cluster.nodes, rows)
@@ -64,21 +60,7 @@ class NodeAffinity(Plugin):
         return total / sum(weight for weight, _ in need.cls.preferred)
 
 
-def matches_node(cls: PodClass, labels: Mapping[str, str], name: str) -> bool:
-    """Whether a pod may go to a node with these labels and this name."""
-    if not all(one.matches(labels) for one in cls.selector):
-        return False
-    if cls.required is None:
-        return True
-    return any(
-        all(one.matches(labels) for one in term.labels)
-        and all(_is_field(one) and one.matches_value(name) for one in term.fields)
-        for term in cls.required
-    )
-
-
 def matching_rows(cls: PodClass, cluster: Cluster, rows: Rows) -> Flags:
-    """Which rows a pod may go to by its node affinity alone."""
     return NodeAffinity().filter(Need(cls), cluster, rows)
 
 

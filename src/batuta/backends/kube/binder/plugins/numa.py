@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from typing import ClassVar
@@ -14,7 +13,7 @@ import numpy as np
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import Flags, Ints, Rows
 from batuta.backends.kube.binder.numa_table import Alignment
-from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
+from batuta.backends.kube.binder.plugin import Need, No, Plugin
 from batuta.backends.kube.binder.requests import ContainerNeed, Needs
 
 
@@ -25,12 +24,10 @@ class Reason(StrEnum):
     NO_REPORT = "does not report its NUMA nodes"
 
 
-@dataclass(frozen=True, slots=True)
 class Numa(Plugin):
     """NodeResourceTopology against the pod, by the rules of the kubelet's topology manager."""
 
     name: ClassVar[str] = "numa"
-    scope: ClassVar[Scope] = Scope.USE
 
     def concerns(self, need: Need) -> bool:
         return bool(need.cls.aligned) or need.single_numa
@@ -95,10 +92,9 @@ def _some_zone(need: Need, cluster: Cluster, rows: Rows) -> Flags:
 def _admits(need: Need, cluster: Cluster, row: int, alignment: Alignment) -> bool:
     """What the topology manager would answer: for the pod as a whole, or for one container after another."""
     table = cluster.numa
-    asked = [need.cls.aligned] if table.by_pod[row] or need.single_numa else None
-    units: Iterable[ContainerNeed] = (
-        [ContainerNeed(needs, True) for needs in asked] if asked is not None else need.cls.aligned_containers
-    )
+    units: Iterable[ContainerNeed] = need.cls.aligned_containers
+    if table.by_pod[row] or need.single_numa:
+        units = [ContainerNeed(need.cls.aligned, True)]
     left: dict[str, Ints] = {}
     for container in units:
         wanted = _pinned(container.requests, cluster, row)

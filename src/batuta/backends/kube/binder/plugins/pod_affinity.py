@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
 
-from batuta.backends.kube.binder.affinity import PodTerm, Spread, TermsFilter, spread_filter
+from batuta.backends.kube.binder.affinity import PodTerm, Spread, SpreadFilter, TermsFilter
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import MISSING, Codes, Flags, Ints, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
@@ -29,7 +29,6 @@ class AffinityReason(StrEnum):
     UNWELCOME = "didn't satisfy existing pods' anti-affinity rules"
 
 
-@dataclass(frozen=True, slots=True)
 class PodAffinity(Plugin):
     """Required terms only, as kube-scheduler's InterPodAffinity means them, symmetry included."""
 
@@ -40,14 +39,7 @@ class PodAffinity(Plugin):
         return bool(need.cls.near or need.cls.apart or need.foes)
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        rows: Rows = np.array([row], np.intp)
-        if not self._near(need, cluster, rows)[0]:
-            return No(self.name, AffinityReason.NOT_NEAR)
-        if not self._apart(need, cluster, rows)[0]:
-            return No(self.name, AffinityReason.NOT_APART)
-        if not self._welcome(need, cluster, rows)[0]:
-            return No(self.name, AffinityReason.UNWELCOME)
-        return None
+        return next(iter(self.count_reasons(need, cluster, np.array([row], np.intp))), None)
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         near, apart = self._near(need, cluster, rows), self._apart(need, cluster, rows)
@@ -55,14 +47,12 @@ class PodAffinity(Plugin):
 
     def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
         near, apart = self._near(need, cluster, rows), self._apart(need, cluster, rows)
-        strange, close = np.count_nonzero(~near), np.count_nonzero(near & ~apart)
-        return +Counter(
-            {
-                No(self.name, AffinityReason.NOT_NEAR): int(strange),
-                No(self.name, AffinityReason.NOT_APART): int(close),
-                No(self.name, AffinityReason.UNWELCOME): len(rows) - int(strange) - int(close),
-            }
-        )
+        refused = {
+            AffinityReason.NOT_NEAR: ~near,
+            AffinityReason.NOT_APART: near & ~apart,
+            AffinityReason.UNWELCOME: near & apart & ~self._welcome(need, cluster, rows),
+        }
+        return +Counter({No(self.name, reason): int(np.count_nonzero(flags)) for reason, flags in refused.items()})
 
     def _near(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         """Each term's domain has a pod that meets all terms; the first of a kind may start anywhere."""
@@ -79,20 +69,20 @@ class PodAffinity(Plugin):
         return fits
 
     def _apart(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        fits = np.ones(len(rows), np.bool_)
-        for term in need.cls.apart:
-            codes = cluster.nodes.label(term.topology_key).codes
-            fits &= ~_in_domain(codes, rows, _per_domain(codes, _count((term,), cluster)))
-        return fits
+        return _outside({term: _count((term,), cluster) for term in need.cls.apart}, cluster, rows)
 
     def _welcome(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        fits = np.ones(len(rows), np.bool_)
-        for term in need.foes:
-            holders = cluster.affinity_counts.apart.get(term)
-            if holders is not None:
-                codes = cluster.nodes.label(term.topology_key).codes
-                fits &= ~_in_domain(codes, rows, _per_domain(codes, holders))
-        return fits
+        holders = cluster.affinity_counts.apart
+        return _outside({term: holders[term] for term in need.foes if term in holders}, cluster, rows)
+
+
+def _outside(pods_of: Mapping[PodTerm, Ints], cluster: Cluster, rows: Rows) -> Flags:
+    """Which rows share no domain of a term with a pod that it counts."""
+    fits = np.ones(len(rows), np.bool_)
+    for term, per_node in pods_of.items():
+        codes = cluster.nodes.label(term.topology_key).codes
+        fits &= ~_in_domain(codes, rows, _per_domain(codes, per_node))
+    return fits
 
 
 def _count(terms: tuple[PodTerm, ...], cluster: Cluster) -> Ints:
@@ -106,7 +96,6 @@ def _per_domain(codes: Codes, per_node: Ints) -> Ints:
 
 
 def _in_domain(codes: Codes, rows: Rows, per_domain: Ints) -> Flags:
-    """Which rows lie in a domain with a count above 0."""
     own = codes[rows]
     inside: Flags = (own != MISSING) & (per_domain[np.maximum(own, 0)] > 0)
     return inside
@@ -119,7 +108,6 @@ class SpreadReason(StrEnum):
     UNEVEN = "didn't match pod topology spread constraints"
 
 
-@dataclass(frozen=True, slots=True)
 class PodSpread(Plugin):
     """`topologySpreadConstraints` of the kind DoNotSchedule, as kube-scheduler means them."""
 
@@ -130,13 +118,7 @@ class PodSpread(Plugin):
         return bool(need.cls.spread)
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        rows: Rows = np.array([row], np.intp)
-        for spread in need.cls.spread:
-            if cluster.nodes.label(spread.topology_key).codes[row] == MISSING:
-                return No(self.name, SpreadReason.NO_LABEL)
-            if not self._even(spread, need, cluster, rows)[0]:
-                return No(self.name, SpreadReason.UNEVEN)
-        return None
+        return next(iter(self.count_reasons(need, cluster, np.array([row], np.intp))), None)
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         fits = np.ones(len(rows), np.bool_)
@@ -145,7 +127,7 @@ class PodSpread(Plugin):
         return fits
 
     def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
-        """By the first constraint that a node does not meet, as `check` has it."""
+        """By the first constraint that a node does not meet."""
         found: Counter[No] = Counter()
         for spread in need.cls.spread:
             bare = cluster.nodes.label(spread.topology_key).codes[rows] == MISSING
@@ -158,11 +140,10 @@ class PodSpread(Plugin):
     def _even(self, spread: Spread, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         column = cluster.nodes.label(spread.topology_key)
         counted = self._counted(spread, need, cluster)
-        pods = cluster.affinity_counts.count(spread_filter(spread), cluster.counted_pods())
-        per_domain = np.bincount(column.codes[counted], weights=pods[counted], minlength=len(column.values) + 1).astype(
-            np.int64
-        )
-        domains = np.unique(column.codes[counted])
+        pods = cluster.affinity_counts.count(SpreadFilter(spread.namespace, spread.selector), cluster.counted_pods())
+        codes = column.codes[counted]
+        per_domain = np.bincount(codes, weights=pods[counted], minlength=len(column.values) + 1).astype(np.int64)
+        domains = np.unique(codes)
         fewest = int(per_domain[domains].min()) if len(domains) >= spread.min_domains else 0
         own = column.codes[rows]
         skew = per_domain[np.maximum(own, 0)] + spread.counts_self - fewest

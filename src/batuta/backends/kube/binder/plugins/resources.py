@@ -16,7 +16,7 @@ import numpy as np
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import Flags, Floats, Ints, Rows
-from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
+from batuta.backends.kube.binder.plugin import Need, No, Plugin
 from batuta.backends.kube.binder.requests import Needs
 
 _SCORED: Final = frozenset({"cpu", "memory", *names.GPU_RESOURCES})
@@ -27,6 +27,7 @@ class ResourceReason(StrEnum):
 
     TOO_MANY_PODS = "Too many pods"
     INSUFFICIENT = "Insufficient"
+    PORTS_IN_USE = "didn't have the requested host ports free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,6 @@ class Resources(Plugin):
     """Requests against what is allocatable and not taken, as kube-scheduler's NodeResourcesFit has it."""
 
     name: ClassVar[str] = "resources"
-    scope: ClassVar[Scope] = Scope.USE
     order: Literal["bin_pack", "spread"] = "bin_pack"
     gpu_nodes_last: bool = True
     """Whether pods without GPUs leave nodes with GPUs alone as long as there are others."""
@@ -91,7 +91,6 @@ class Resources(Plugin):
 
 
 def room(need: Need, cluster: Cluster, rows: Rows) -> Ints:
-    """How many pods of a kind the resources of each row have room for."""
     ask = cluster.nodes.ask(need.cls.requests)
     count: Ints = (np.maximum(cluster.nodes.free[ask.lines, rows], 0) // ask.amounts).min(axis=0)
     return count
@@ -105,28 +104,14 @@ def _weights(requests: Needs) -> Floats:
     return np.array([0.0, *weights]) / (sum(weights) or 1.0)
 
 
-class PortReason(StrEnum):
-    """Why a node will not do."""
-
-    IN_USE = "didn't have the requested host ports free"
-
-
-@dataclass(frozen=True, slots=True)
 class HostPorts(Plugin):
     """Ports, protocols and addresses against those in use; the address 0.0.0.0 stands for all."""
 
     name: ClassVar[str] = "host_ports"
-    scope: ClassVar[Scope] = Scope.USE
 
     def concerns(self, need: Need) -> bool:
         return bool(need.cls.ports)
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
         clash = cluster.ports.clash(row, need.cls.ports)
-        return None if clash is None else No(self.name, PortReason.IN_USE)
-
-    def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        return cluster.ports.free(rows, need.cls.ports)
-
-    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
-        return Counter({No(self.name, PortReason.IN_USE): len(rows)})
+        return None if clash is None else No(self.name, ResourceReason.PORTS_IN_USE)

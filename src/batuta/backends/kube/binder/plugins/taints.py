@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -20,15 +19,16 @@ from batuta.backends.kube.binder.pod_class import Tolerance
 
 _HARD: Final = frozenset({"NoSchedule", "NoExecute"})
 _SOFT: Final = frozenset({"PreferNoSchedule"})
+_CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class TaintReason(StrEnum):
     """Why a node will not do."""
 
     UNTOLERATED = "had untolerated taint"
+    CORDONED = "was unschedulable"
 
 
-@dataclass(frozen=True, slots=True)
 class Taints(Plugin):
     """Taints against tolerations. Nodes with the same taints are judged once."""
 
@@ -69,7 +69,6 @@ class Taints(Plugin):
 
 
 def untolerated(taints: tuple[Taint, ...], tolerations: tuple[Tolerance, ...]) -> Taint | None:
-    """The first taint that keeps the pod away."""
     return next((one for one in taints if one.effect in _HARD and not _tolerated(one, tolerations)), None)
 
 
@@ -89,7 +88,6 @@ def _tolerated(taint: Taint, tolerations: tuple[Tolerance, ...] | list[Tolerance
 
 
 def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], float]) -> Floats:
-    """One judgement for all nodes that have the same taints."""
     numbers = cluster.nodes.taint_set[rows]
     table = np.zeros(len(cluster.nodes.taint_sets))
     for number in set(numbers.tolist()):
@@ -97,16 +95,6 @@ def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], f
     return table[numbers]
 
 
-_CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-
-
-class UnschedulableReason(StrEnum):
-    """Why a node will not do."""
-
-    CORDONED = "was unschedulable"
-
-
-@dataclass(frozen=True, slots=True)
 class Unschedulable(Plugin):
     """`spec.unschedulable`, which `kubectl cordon` sets."""
 
@@ -117,10 +105,7 @@ class Unschedulable(Plugin):
         return not any(tolerates(one, _CORDON) for one in need.cls.tolerations)
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        return No(self.name, UnschedulableReason.CORDONED) if cluster.nodes.unschedulable[row] else None
+        return No(self.name, TaintReason.CORDONED) if cluster.nodes.unschedulable[row] else None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         return np.logical_not(cluster.nodes.unschedulable[rows])
-
-    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
-        return Counter({No(self.name, UnschedulableReason.CORDONED): len(rows)})

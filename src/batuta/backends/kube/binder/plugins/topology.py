@@ -60,42 +60,30 @@ class Tree:
                 codes[row] = numbers.setdefault(tuple(path), len(numbers))
         return codes, ["/".join(filter(None, path)) for path in numbers]
 
+    def domains(self, level: str, wanted: Counter[Need], views: Sequence[NodeScores]) -> Iterator[Rows]:
+        """The rows of domains that may have room for all: tightest first, so that large ones stay free."""
+        codes, labels = self.codes(level)
+        spare = np.full(len(labels), np.inf)
+        for view in views:
+            spare = np.minimum(spare, self._room(level, view) - wanted[view.need])
+        order = sorted(np.flatnonzero(spare >= 0), key=lambda number: (spare[number], labels[number]))
+        return (np.flatnonzero(codes == number) for number in order)
 
-def domains(
-    tree: Tree, level: str, cluster: Cluster, wanted: Counter[Need], views: Sequence[NodeScores]
-) -> Iterator[Rows]:
-    """The rows of domains that may have room for all: tightest first, so that large ones stay free."""
-    codes, labels = tree.codes(level)
-    spare = np.full(len(labels), np.inf)
-    for view in views:
-        spare = np.minimum(spare, _room(view, cluster, codes, len(labels)) - wanted[view.need])
-    order = sorted(np.flatnonzero(spare >= 0), key=lambda number: (spare[number], labels[number]))
-    return (np.flatnonzero(codes == number) for number in order)
+    def outwards(self, level: str, required: bool) -> list[str]:
+        """The levels to try: the one that is wanted and, if it is only preferred, those around it."""
+        place = self.level_names.index(level)
+        return [level] if required else [level, *reversed(self.level_names[:place])]
 
+    def no_domain(self, level: str, members: int, view: NodeScores) -> No:
+        most = int(self._room(level, view).max(initial=0))
+        return No(NAME, Reason.NO_DOMAIN, f"{level} has room for all {members} members; the most is {most}")
 
-def outwards(tree: Tree, level: str, required: bool) -> Iterator[str]:
-    """The levels to try: the one that is wanted and, if it is only preferred, those around it."""
-    place = tree.level_names.index(level)
-    yield level
-    if not required:
-        yield from reversed(tree.level_names[:place])
+    def unknown_level(self, level: str) -> No:
+        return No(NAME, Reason.UNKNOWN_LEVEL, f"{level}; it has {', '.join(self.level_names)}")
 
-
-def most_room(tree: Tree, level: str, cluster: Cluster, view: NodeScores) -> int:
-    """How many members the roomiest domain could take at most."""
-    codes, labels = tree.codes(level)
-    return int(_room(view, cluster, codes, len(labels)).max(initial=0))
-
-
-def no_domain(level: str, members: int, most: int) -> No:
-    return No(NAME, Reason.NO_DOMAIN, f"{level} has room for all {members} members; the most is {most}")
-
-
-def unknown_level(level: str, tree: Tree) -> No:
-    return No(NAME, Reason.UNKNOWN_LEVEL, f"{level}; it has {', '.join(tree.level_names)}")
-
-
-def _room(view: NodeScores, cluster: Cluster, codes: Codes, count: int) -> Ints:
-    rows: Rows = np.flatnonzero(view.fits() & (codes != MISSING))
-    places = room(view.need, cluster, rows)
-    return np.bincount(codes[rows], weights=places, minlength=count).astype(np.int64)
+    def _room(self, level: str, view: NodeScores) -> Ints:
+        """How many members each domain could take at most."""
+        codes, labels = self.codes(level)
+        rows: Rows = np.flatnonzero(view.fits() & (codes != MISSING))
+        places = room(view.need, self._cluster, rows)
+        return np.bincount(codes[rows], weights=places, minlength=len(labels)).astype(np.int64)
