@@ -24,14 +24,13 @@ from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.controller import HealthController, HealthOptions
 from batuta.backends.kube.health.state import StoredState, load_state
 from batuta.backends.kube.kueue.setup import QuotaControllers, set_up_quota
-from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver
+from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver, ParkingController
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
 from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
 from batuta.backends.kube.operator.nodes import NodeReporter
 from batuta.backends.kube.operator.reconciler import Reconciler
-from batuta.backends.kube.operator.unified_job_reconciler import ParkingController
 from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWorkers
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions

@@ -6,9 +6,12 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+
+from batuta.backends.kube import names
 
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
@@ -375,3 +378,27 @@ class Batch(_Base):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
+
+
+def read_time(text: Any) -> float | None:
+    """Unix seconds of a time as the API server writes it; None for none, and for what is no time."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def seconds(text: str | None) -> float:
+    """The same; 0 for none, and for what is no time."""
+    return read_time(text) or 0.0
+
+
+def time_text(time_s: float) -> str:
+    """A time as the API server writes it."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def gpus_of(pod: Pod) -> tuple[int, ...]:
+    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
+    text = pod.metadata.annotations.get(names.GPUS, "")
+    return tuple(int(part) for part in text.split(",") if part.isdecimal())

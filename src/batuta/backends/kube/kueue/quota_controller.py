@@ -18,8 +18,7 @@ from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
-from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
+from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written, build_event, create_event
 from batuta.core import event as ev
 from batuta.core.event import Event
 from batuta.core.quota import Cohort, LocalQueue, Quota

@@ -10,21 +10,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
+from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import ALWAYS, IF_SERVED, QUOTA
-from batuta.backends.kube.operator.workqueue import Changed, Inbox, Written
+from batuta.backends.kube.operator.watched_kinds import ALWAYS, IF_SERVED, QUOTA, UNIFIED_JOB
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteQueue, Written, patch_object
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.core.event import Event, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Command, Decision, Plan, Preempt, Stop
+from batuta.core.reason import Evidence
 from batuta.core.world import World
 from batuta.engine.event_buffer import EventBuffer
 from batuta.engine.observers import Observer
 
 _LONGEST_WAIT_S = 3600.0
+_PARK: Final = "park/"
 
 
 class KubeBackend:
@@ -160,6 +165,47 @@ class OutlookObserver(Observer):
                 is_news |= run.outlook.changes(state, decision.reason, str(decision), restarts)
             if is_news:
                 self._reconciler.touch(job)
+
+
+class ParkingController:
+    """Sets `suspend` once on each job that the World has parked because it left its GPUs idle.
+
+    Without it the next operator would start the job again, and its user could not resume it. For the engine's thread.
+    """
+
+    def __init__(self, world: World, observed: ObjectCache, writes: WriteQueue) -> None:
+        self._world = world
+        self._observed = observed
+        self._writes = writes
+        self._done: dict[JobId, Evidence] = self._parked()
+        """What an earlier operator parked is not parked again: its user may have resumed it."""
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        """What is parked is known from the World."""
+
+    def heard(self, written: Written, now_s: float) -> None:
+        if written.key.startswith(_PARK) and written.error is not None:
+            self._done.pop(written.key.removeprefix(_PARK), None)
+
+    def drive(self, now_s: float) -> None:
+        parked = self._parked()
+        for job in [job for job in self._done if job not in parked]:
+            del self._done[job]
+        for job, why in parked.items():
+            uj = self._observed.unified_jobs.get(job)
+            if self._done.get(job) == why or uj is None:
+                continue
+            # With its uid, because another job may have the name by now.
+            body = {"metadata": {"uid": uj.metadata.uid}, "spec": {"suspend": True}}
+            do = partial(patch_object, UNIFIED_JOB, uj.metadata, body)
+            if uj.spec.suspend or self._writes.ask(f"{_PARK}{job}", do, now_s):
+                self._done[job] = why
+
+    def next_s(self) -> float:
+        return math.inf
+
+    def _parked(self) -> dict[JobId, Evidence]:
+        return {job: idle.parked for job, idle in self._world.idle.items() if idle.parked}
 
 
 def _left_s(world: World, row: int) -> float | None:

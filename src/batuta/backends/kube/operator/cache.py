@@ -16,12 +16,11 @@ from typing import Any
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.client.api import Api, Propagation
-from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.client.api import Propagation
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.operator.gangs import Owners
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import WriteQueue
+from batuta.backends.kube.operator.workqueue import WriteQueue, delete_object
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.job import JobId
 
@@ -79,14 +78,9 @@ class FinishedJobs:
 def delete_unified_job(writes: WriteQueue, job: JobId, uid: str, now_s: float) -> None:
     """Deletes the object of a job, and with it all that it owns."""
     namespace, _, name = job.partition("/")
-    writes.ask(f"{job}//delete/{uid}", partial(_delete, name, namespace, uid), now_s)
-
-
-async def _delete(name: str, namespace: str, uid: str, api: Api) -> None:
-    try:
-        await api.delete(UNIFIED_JOB, name, namespace, uid=uid, propagation=Propagation.BACKGROUND)
-    except NotFound:
-        return
+    meta = objects.Meta(name=name, namespace=namespace, uid=uid)
+    do = partial(delete_object, UNIFIED_JOB, meta, propagation=Propagation.BACKGROUND)
+    writes.ask(f"{job}//delete/{uid}", do, now_s)
 
 
 # -------------------------------------------------------------------- what informers keep of finished objects

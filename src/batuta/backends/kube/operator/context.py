@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.jobtypes import JobTypes, load_job_types
-from batuta.backends.kube.operator.admission import AdmissionGate, admit_all
 from batuta.backends.kube.operator.gangs import Owners
 from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.backends.kube.progress.log_reader import LogSubscriptions
-from batuta.core.cluster import NodeName, Placement, Span
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import JobRequest
+from batuta.core.cluster import NodeName, Placement, Span, placement_of
 from batuta.core.event import Event
 from batuta.core.job import Job, JobId, SizeChoice
 from batuta.engine.jobs.backoff import Backoff
@@ -26,6 +27,13 @@ class PodPlacement:
 
     pod: objects.Pod
     place: Span | None
+
+
+def placement_from(places: Sequence[Span]) -> Placement:
+    """The placement of pods in this order; pods without GPUs are the replicas of a CPU-only job."""
+    if not any(place.gpus for place in places):
+        return Placement(tuple(places))
+    return placement_of((place.node, gpu) for place in places for gpu in place.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,37 @@ class Timing:
     def restart_backoff(self) -> Backoff:
         """After failures of a job's own."""
         return Backoff(self.restart_backoff_s, self.longest_restart_backoff_s)
+
+
+class PendingReason(NamedTuple):
+    """Why a job is kept out."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What the World shall know of a job."""
+
+    asked: JobRequest
+    """Without a job while it is kept out."""
+    waiting: PendingReason | None = None
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """What its pods tolerate beyond what their template says."""
+
+
+class AdmissionGate(Protocol):
+    """Asked whenever a job is looked at."""
+
+    def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
+        """`is_inside`: the World knows the job, or its pods are there: it can be parked, but not kept out."""
+        ...
+
+
+def admit_all(uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
+    """Admits every job as it is."""
+    return GateResult(asked)
 
 
 @dataclass(slots=True)

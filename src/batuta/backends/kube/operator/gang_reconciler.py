@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import pod_key
 from batuta.backends.kube.client.api import Api, Patch
 from batuta.backends.kube.client.errors import NotFound
-from batuta.backends.kube.client.kinds import EVENT, POD
-from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext
-from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of, placement_from, seconds
-from batuta.backends.kube.operator.workqueue import delete_pod
+from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.objects import seconds, time_text
+from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext, placement_from
+from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of
+from batuta.backends.kube.operator.workqueue import build_event, create_event, delete_object
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job, JobId, JobState
@@ -41,72 +41,11 @@ from batuta.engine.jobs.reconcile import (
 )
 
 UNSCHEDULABLE: Final = "Unschedulable"
-_LONGEST_NOTE: Final = 1024
-_LONGEST_NAME: Final = 220
-
-
-def shows_unschedulable(pod: objects.Pod, message: str) -> bool:
-    """Whether the pod says already why it waits."""
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
-    )
-
-
-async def tell(pod: objects.Pod, message: str, now_s: float, api: Api) -> None:
-    """Writes on a pod why it waits, and an event beside it."""
-    meta = pod.metadata
-    when = datetime.fromtimestamp(now_s, UTC)
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": UNSCHEDULABLE,
-        "message": message,
-        "lastTransitionTime": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    try:
-        await api.patch(
-            POD,
-            meta.name,
-            {"status": {"conditions": [condition]}},
-            meta.namespace,
-            how=Patch.STRATEGIC,
-            subresource="status",
-        )
-    except NotFound:
-        return
-    await api.create(EVENT, _event(meta, message, when), meta.namespace)
-
-
-def _event_name(meta: objects.Meta, when: datetime) -> str:
-    """A name that no other event has: names may not end with a dot, so the server cannot make one up."""
-    return f"{meta.name[:_LONGEST_NAME]}.{meta.uid[:8]}{int(when.timestamp() * 1e6):x}"
-
-
-def _event(meta: objects.Meta, message: str, when: datetime) -> dict[str, Any]:
-    return {
-        "apiVersion": EVENT.api_version,
-        "kind": EVENT.name,
-        "metadata": {"name": _event_name(meta, when), "namespace": meta.namespace},
-        "eventTime": when.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": names.SCHEDULER,
-        "reportingInstance": names.SCHEDULER,
-        "action": "Scheduling",
-        "reason": "FailedScheduling",
-        "type": "Warning",
-        "note": message[:_LONGEST_NOTE],
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-        },
-    }
-
-
 TELL_EVERY_S: Final = 30.0
 PATIENCE_S: Final = 5.0
 """Missing members are not reported for so long: they are just being created."""
+BEFORE_ALL: Final = 2**31
+"""A priority that no pod can have."""
 
 
 class PendingNotice:
@@ -137,14 +76,14 @@ class PendingNotice:
 
     def tell(self, pods: Iterable[objects.Pod], now_s: float) -> float:
         """Writes it on those of the pods that have no node."""
-        told = [pod for pod in pods if not pod.spec.node_name and not shows_unschedulable(pod, self._why)]
+        told = [pod for pod in pods if not pod.spec.node_name and not _shows(pod, self._why)]
         if not self._why or not told:
             return math.inf
         if now_s < self._told_s + TELL_EVERY_S:
             return self._told_s + TELL_EVERY_S
         self._told_s = now_s
         for pod in told:
-            do = partial(tell, pod, self._why, now_s)
+            do = partial(_tell, pod, self._why, now_s)
             self._context.writes.ask(f"{self._job}//waits/{pod.metadata.uid}", do, now_s)
         return math.inf
 
@@ -156,10 +95,6 @@ class PendingNotice:
         whole = f"of {size} pods" if size is not None else "pods of an unknown number"
         self._why = f"{len(pods)} {whole} of its gang are there; they start together"
         return self.tell(pods, now_s)
-
-
-BEFORE_ALL: Final = 2**31
-"""A priority that no pod can have."""
 
 
 class UnplannedPlacements:
@@ -556,5 +491,34 @@ class GangReconciler:
 
     def _delete(self, pod: objects.Pod, now_s: float) -> None:
         meta = pod.metadata
-        do = partial(delete_pod, name=meta.name, namespace=meta.namespace, uid=meta.uid)
-        self._context.writes.ask(f"{self.id}//delete/{meta.uid}", do, now_s)
+        self._context.writes.ask(f"{self.id}//delete/{meta.uid}", partial(delete_object, POD, meta), now_s)
+
+
+def _shows(pod: objects.Pod, message: str) -> bool:
+    """Whether the pod says already why it waits."""
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
+    )
+
+
+async def _tell(pod: objects.Pod, message: str, now_s: float, api: Api) -> None:
+    """Writes on a pod why it waits, and an event beside it."""
+    meta = pod.metadata
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": UNSCHEDULABLE,
+        "message": message,
+        "lastTransitionTime": time_text(now_s),
+    }
+    body = {"status": {"conditions": [condition]}}
+    try:
+        await api.patch(POD, meta.name, body, meta.namespace, how=Patch.STRATEGIC, subresource="status")
+    except NotFound:
+        return
+    about = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+    reason, action = "FailedScheduling", "Scheduling"
+    event = build_event(
+        about, reason, message, now_s, "Warning", said=message, action=action, controller=names.SCHEDULER
+    )
+    await create_event(event, api)

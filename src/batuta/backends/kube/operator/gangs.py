@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import is_over, pod_key
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
+from batuta.backends.kube.objects import gpus_of, seconds
 from batuta.core import cluster
-from batuta.core.cluster import NodeName, Placement, Span, placement_of
+from batuta.core.cluster import NodeName, Span
 from batuta.core.curve import linear_curve
 from batuta.core.job import NO_RESTART_S, Job, JobId, Share
 from batuta.core.node_table import OFFERS_SHARES
@@ -126,12 +126,6 @@ def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
 
 
-def gpus_of(pod: objects.Pod) -> tuple[int, ...]:
-    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
-    text = pod.metadata.annotations.get(names.GPUS, "")
-    return tuple(int(part) for part in text.split(",") if part.isdecimal())
-
-
 @dataclass(slots=True)
 class PodAssignment:
     """How the pods that are there fit to the workers that are wanted."""
@@ -172,13 +166,6 @@ def assign_pods(bound: Mapping[str, Span], workers: Sequence[Span]) -> PodAssign
 
 def _same(one: Span, other: Span) -> bool:
     return one.node == other.node and set(one.gpus) == set(other.gpus)
-
-
-def placement_from(places: Sequence[Span]) -> Placement:
-    """The placement of pods in this order; pods without GPUs are the replicas of a CPU-only job."""
-    if not any(place.gpus for place in places):
-        return Placement(tuple(places))
-    return placement_of((place.node, gpu) for place in places for gpu in place.gpus)
 
 
 MADE_ANEW: Final = ("job", "jobset")
@@ -338,11 +325,3 @@ def toleration(tolerance: Tolerance) -> str:
     key = tolerance.key or cluster.EVERYTHING
     said = key if tolerance.operator == "Exists" else f"{key}={tolerance.value}"
     return f"{said}:{tolerance.effect}" if tolerance.effect else said
-
-
-def seconds(timestamp: str) -> float:
-    """Unix seconds of a time as the API server writes it; 0 for none, and for what is no time."""
-    try:
-        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
-    except (ValueError, OverflowError):
-        return 0.0

@@ -16,11 +16,11 @@ from batuta.backends.kube.binder.cluster import Cluster, is_over, pod_key
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.objects import seconds
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBinder
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
-from batuta.backends.kube.operator.gangs import seconds
 from batuta.backends.kube.operator.node_controller import NodeController
 from batuta.backends.kube.operator.owner_index import ChangeHandler, OwnerIndex, ReferenceIndex
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler

@@ -1,20 +1,28 @@
 """Bring the replicas of a UnifiedJob to their places together, and end them in order.
 
-`JobCompletion` reports the end once and cleans up; `FailureAttribution` asks whether the job is at fault.
+`Children` writes the objects that make up the job, as its job type wants them. `FailureAttribution` asks whether
+the job is at fault.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Observed, Outcome, Run
-from batuta.backends.kube.operator.children import Children
+from batuta.backends.kube.binder.cluster import is_over
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.api import Api, Propagation
+from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.jobtypes import job_type as children
+from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobStatus, JobType, Observed, Outcome, Run
+from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
+from batuta.backends.kube.objects import seconds
+from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
-from batuta.backends.kube.operator.events import EventRecorder
-from batuta.backends.kube.operator.gangs import seconds
 from batuta.backends.kube.operator.run_state import (
     AdoptedRun,
     GangStatus,
@@ -24,16 +32,25 @@ from batuta.backends.kube.operator.run_state import (
     gang_status,
     resume_run,
 )
-from batuta.backends.kube.operator.unified_job_status import DEADLINE, Outlook, ending_of
+from batuta.backends.kube.operator.workqueue import WriteFn, delete_object, patch_object
 from batuta.backends.kube.progress.trainer_session import TrainerSession
-from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.core import event as ev
+from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.job import DesiredState, Job, JobId, JobState
-from batuta.core.reason import Reason
+from batuta.core.job import Job, JobId
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
 from batuta.engine.jobs.reconcile import Fit, ObservedRun, RunPhase, StopProgress
+
+KINDS: dict[ChildKind, Kind[Any]] = {
+    children.POD: kinds.POD,
+    children.SERVICE: kinds.SERVICE,
+    children.CONFIG_MAP: kinds.CONFIG_MAP,
+    children.JOB: kinds.JOB,
+    children.MPI_JOB: kinds.MPI_JOB,
+}
+ECHO_S = 10.0
+"""So long the informers may take to show what was written."""
+_ASK_AGAIN_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,123 @@ class MisplacedPod:
 Became: TypeAlias = JobStatus | Started | MisplacedPod
 """What has become of a run: it goes on or is over, or something is to be told of it."""
 _GOES_ON = JobStatus()
+
+
+class Unmakeable(Exception):
+    """A type of job cannot say what objects there shall be; why, for people."""
+
+
+class Children:
+    """Brings the children of one job to what is wanted. Asked again and again, until all is right."""
+
+    def __init__(self, context: ReconcileContext, observed: ObjectCache) -> None:
+        self._context = context
+        self._observed = observed
+        self._applied: dict[Key, str] = {}
+        """What was written last of objects that are not watched, by hash."""
+        self._done: dict[str, tuple[Write, float]] = {}
+        """By key: what was written and not shown yet; it is not written again before this time."""
+        self._troubles: dict[str, str] = {}
+        """By key: why a write did not work."""
+        self.due_s = math.inf
+        """When something is to be written again that does not show."""
+
+    def seen(self, uj: UnifiedJob, pods: Iterable[objects.Pod]) -> Observed:
+        """What the informers know."""
+        found = [
+            (kind, one)
+            for kind, table in (
+                (children.JOB, self._observed.jobs),
+                (children.MPI_JOB, self._observed.mpi_jobs),
+            )
+            for one in self._observed.owned(table, uj.id)
+            if any(owner.uid == uj.metadata.uid for owner in one.metadata.owner_references)
+        ]
+        return Observed(tuple(pods), tuple(found))
+
+    def bring(
+        self, kind: JobType, uj: UnifiedJob, run: Run, seen: Observed, now_s: float, keep_over: bool = False
+    ) -> None:
+        """Asks for the next writes that bring the children to a run; to none of them for a target of 0."""
+        try:
+            follow = kind.follow(uj, run, seen)
+            wanted = [*kind.children(uj, run), *follow.children]
+        except Exception as error:
+            # Job types may be third-party, and templates may have got past every schema.
+            raise Unmakeable(f"{kind.name} cannot make its objects of this template: {error!r}") from error
+        if keep_over:
+            seen = Observed([pod for pod in seen.pods if not is_over(pod)], seen.objects)
+        writes = {_key(write): write for write in next_writes(wanted, seen, run, self._applied)}
+        # What is not wanted any more was done, as the informers show, or has no point now. But if another
+        # client undoes a patch, it is not made again at once: the two programs would overwrite each other.
+        self._done = {
+            key: (write, until_s)
+            for key, (write, until_s) in self._done.items()
+            if key in writes or (isinstance(write, Patch) and now_s < until_s)
+        }
+        self.due_s = math.inf
+        self._troubles = {key: why for key, why in self._troubles.items() if key in writes}
+        for key, write in writes.items():
+            done, until_s = self._done.get(key, (None, 0.0))
+            if done != write or now_s >= until_s:
+                is_list = isinstance(write, Apply) and write.child in follow.children
+                self._ask(uj, key, write, now_s, follow.nudge if is_list else ())
+            else:
+                self.due_s = min(self.due_s, until_s)
+
+    @property
+    def trouble(self) -> str:
+        """Why something that shall be there cannot be written; empty while all can."""
+        return next(iter(self._troubles.values()), "")
+
+    def is_clear(self, seen: Observed) -> bool:
+        """Whether nothing holds a place any more. A node that is gone takes the places of its pods along."""
+        return not any(
+            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
+        )
+
+    def clear(
+        self, kind: JobType | None, uj: UnifiedJob, without: Run, seen: Observed, now_s: float, keep_over: bool
+    ) -> bool:
+        """Asks for the end of everything that holds a place; whether nothing does.
+
+        `kind`: None when it cannot be asked what there shall be; pods end all the same. `keep_over`: pods
+        that have ended stay so that their logs can be read.
+        """
+        try:
+            if kind is None:
+                self.delete_pods(uj, seen.pods, now_s)
+            else:
+                self.bring(kind, uj, without, seen, now_s, keep_over)
+        except Unmakeable:
+            self.delete_pods(uj, seen.pods, now_s)
+        return self.is_clear(seen)
+
+    def delete_pods(self, uj: UnifiedJob, pods: Iterable[objects.Pod], now_s: float) -> None:
+        """Deletes pods that are not over, whatever the type of their job thinks of it."""
+        for pod in pods:
+            meta = pod.metadata
+            if not meta.deletion_timestamp and not is_over(pod):
+                do = partial(delete_object, kinds.POD, meta, propagation=Propagation.BACKGROUND)
+                self._context.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
+
+    def _ask(self, uj: UnifiedJob, key: str, write: Write, now_s: float, nudge: tuple[str, ...] = ()) -> None:
+        do = _doing(write, uj.metadata.namespace, nudge)
+        if not self._context.writes.ask(f"{uj.id}//{key}", do, now_s):
+            return
+        if isinstance(write, Apply):
+            self._applied[write.child.kind, write.child.name] = write.child.hash
+        else:
+            self._done[key] = write, now_s + ECHO_S
+
+    def failed(self, key: str, why: str) -> None:
+        """A write did not work: what was thought to be written is written again."""
+        self._done.pop(key, None)
+        if key.startswith("apply/"):
+            self._applied.clear()
+        if key.startswith(("apply/", "create/", "patch/")):
+            verb, _, what = key.partition("/")
+            self._troubles[key] = f"cannot {verb} {what}: {why}"
 
 
 class ReplicaController:
@@ -95,11 +229,17 @@ class ReplicaController:
         return found
 
     def bring(
-        self, uj: UnifiedJob, kind: JobType, job: Job, workers: Places, dressed: UnifiedJob, now_s: float
+        self,
+        uj: UnifiedJob,
+        kind: JobType,
+        job: Job,
+        workers: Places,
+        tolerated: Sequence[Mapping[str, Any]],
+        now_s: float,
     ) -> Became:
         """Does the next step to the places that are wanted, or raises Unmakeable.
 
-        `dressed`: the object with a template that tolerates all that its pods may.
+        `tolerated`: what its pods tolerate beyond what their template says.
         """
         if self._run_state.aim(uj, kind, workers):
             self._session.ended(now_s)
@@ -108,7 +248,7 @@ class ReplicaController:
         status = kind.status(uj, run, seen)
         if status.outcome is not Outcome.RUNNING:
             return status
-        self._children.bring(kind, dressed, run, seen, now_s)
+        self._children.bring(kind, with_tolerations(uj, tolerated) if tolerated else uj, run, seen, now_s)
         self.trouble = self._children.trouble
         self.due_s = min(self.due_s, self._children.due_s)
         return self._take_seats(uj, kind, job, now_s)
@@ -232,105 +372,6 @@ class ReplicaController:
         return self._children.clear(kind, uj, without, self.seen(uj), now_s, keep_over)
 
 
-class JobCompletion:
-    """One job's."""
-
-    def __init__(
-        self,
-        context: ReconcileContext,
-        outlook: Outlook,
-        recorder: EventRecorder,
-        children: Children,
-        replica_controller: ReplicaController,
-    ) -> None:
-        self._context = context
-        self._outlook = outlook
-        self._recorder = recorder
-        self._children = children
-        self._replica_controller = replica_controller
-        self.is_told = False
-        """Nothing more is to be said to the World."""
-        self.has_vanished = False
-        """The object is gone: there is nothing to write to."""
-        self.is_silent = False
-        """It was finished when it was first seen: there is nothing to be said to people."""
-        self._is_announced = False
-
-    def announce(self, uj: UnifiedJob, now_s: float) -> None:
-        """It is going, and its pods may take long: meanwhile nothing is planned for it."""
-        if not self._is_announced:
-            self._is_announced = True
-            self._context.say(ev.JobWished(now_s, uj.id, DesiredState.CANCEL, cause="kubernetes"))
-
-    def tell(
-        self,
-        uj: UnifiedJob,
-        state: JobState,
-        detail: str,
-        exit_code: int | None,
-        result: str | None,
-        now_s: float,
-    ) -> None:
-        """Says to the World and to people how it ended."""
-        self._outlook.ended(state, detail, now_s)
-        if result is not None:
-            self._context.keep_result(uj.id, result)
-        limit_s = uj.spec.active_deadline_seconds
-        limited = limit_s is not None and self._outlook.end_reason == DEADLINE
-        self._context.say(
-            ev.JobEnded(
-                now_s,
-                uj.id,
-                state,
-                "kubernetes",
-                exit_code,
-                detail,
-                reason=Reason.TIME_LIMIT if limited else None,
-                evidence=(("limit_s", float(limit_s or 0.0)),) if limited else None,
-            )
-        )
-        self._context.past.add(uj.id)
-        self.is_told = True
-        if not self.is_silent and not self.has_vanished:
-            self._recorder.ended(uj, state, detail, now_s)
-
-    def find(self, uj: UnifiedJob, now_s: float) -> None:
-        """It was finished before this operator saw it: what there is to be said of it was said."""
-        self.is_silent = self.is_told = True
-        self._outlook.ended(ending_of(uj), uj.status.message, now_s)
-
-    def tidy(self, uj: UnifiedJob, kind: JobType | None, now_s: float) -> None:
-        """No pod holds a GPU for a finished job; finished pods stay so that their logs can be read."""
-        if self._outlook.end is not None and self._outlook.end[0] is JobState.SUCCEEDED:
-            self._children.delete_pods(uj, self._replica_controller.seen(uj).pods, now_s)
-        else:
-            self._replica_controller.clear(uj, None if self.has_vanished else kind, now_s, keep_over=True)
-
-    def rest(self, uj: UnifiedJob, kind: JobType | None, now_s: float) -> float:
-        """What it left behind ends, and the object is deleted in time; when to look again for that."""
-        self.tidy(uj, kind, now_s)
-        goes_s = expires_s(uj)
-        if now_s < goes_s:
-            return goes_s
-        self._children.delete_job(uj, now_s)
-        return math.inf
-
-
-def expires_s(uj: UnifiedJob) -> float:
-    """When the object of a job that is over is to be deleted, by its user's own word."""
-    ttl_s, ended_s = uj.spec.ttl_seconds_after_finished, seconds(uj.status.completion_time or "")
-    return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
-
-
-def deadline_s(uj: UnifiedJob) -> float:
-    """When a job has run too long, by its user's own word."""
-    limit_s, began_s = uj.spec.active_deadline_seconds, seconds(uj.status.start_time or "")
-    return began_s + limit_s if limit_s is not None and began_s else math.inf
-
-
-_AGAIN_S: Final = 0.25
-
-
 class FailureAttribution:
     """One job's, through all its starts."""
 
@@ -354,5 +395,57 @@ class FailureAttribution:
         """Why a failure is not the run's own; empty: it is. None: it is not known yet, ask again."""
         self._failed_s = min(self._failed_s, now_s)
         found = self._context.excuse(self._job, self._began_s, self._failed_s, now_s)
-        self.due_s = now_s + _AGAIN_S if found is None else math.inf
+        self.due_s = now_s + _ASK_AGAIN_S if found is None else math.inf
         return found
+
+
+def expires_s(uj: UnifiedJob) -> float:
+    """When the object of a job that is over is to be deleted, by its user's own word."""
+    ttl_s, ended_s = uj.spec.ttl_seconds_after_finished, seconds(uj.status.completion_time or "")
+    return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
+
+
+def deadline_s(uj: UnifiedJob) -> float:
+    """When a job has run too long, by its user's own word."""
+    limit_s, began_s = uj.spec.active_deadline_seconds, seconds(uj.status.start_time or "")
+    return began_s + limit_s if limit_s is not None and began_s else math.inf
+
+
+def _key(write: Write) -> str:
+    """One write at a time has this key."""
+    match write:
+        case Create(child):
+            return f"create/{child.kind.plural}/{child.name}"
+        case Apply(child):
+            return f"apply/{child.kind.plural}/{child.name}"
+        case Patch(kind, name):
+            return f"patch/{kind.plural}/{name}"
+        case Delete(_, _, uid):
+            return f"delete/{uid}"
+
+
+def _doing(write: Write, namespace: str, nudge: tuple[str, ...]) -> WriteFn:
+    """How to do it. `nudge`: pods that shall see at once what is applied."""
+    match write:
+        case Create(child):
+            return partial(_create, child, namespace)
+        case Apply(child):
+            return partial(_apply, child, nudge)
+        case Patch(kind, name, body):
+            return partial(patch_object, KINDS[kind], objects.Meta(name=name, namespace=namespace), body)
+        case Delete(kind, name, uid):
+            meta = objects.Meta(name=name, namespace=namespace, uid=uid)
+            return partial(delete_object, KINDS[kind], meta, propagation=Propagation(write.propagation))
+
+
+async def _create(child: Child, namespace: str, api: Api) -> None:
+    # One that is there already has another owner: it is tried again, less and less often.
+    await api.create(KINDS[child.kind], child.manifest, namespace)
+
+
+async def _apply(child: Child, nudge: tuple[str, ...], api: Api) -> None:
+    await api.apply(KINDS[child.kind], child.manifest, force=True)
+    for pod in nudge:
+        seen = {"metadata": {"annotations": {names.NUDGE: child.hash}}}
+        meta = objects.Meta(name=pod, namespace=child.manifest["metadata"]["namespace"])
+        await patch_object(kinds.POD, meta, seen, api)

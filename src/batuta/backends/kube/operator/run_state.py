@@ -12,8 +12,8 @@ from typing import TypeAlias
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over, pod_key
 from batuta.backends.kube.jobtypes.job_type import Change, JobType, Run
-from batuta.backends.kube.operator.context import PodPlacement
-from batuta.backends.kube.operator.gangs import gpus_of, placement_from
+from batuta.backends.kube.objects import gpus_of
+from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
 

@@ -1,54 +1,46 @@
-"""Reconcile one UnifiedJob: its spec and the World's placement become children, their state becomes events.
-
-`ParkingController` sets `suspend` on jobs that the World has parked because they left their GPUs idle.
-Without it the next operator would start them again, and the user could not resume them.
-"""
+"""Reconcile one UnifiedJob: its spec and the World's placement become children, their state becomes events."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
-from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.children import Children, Unmakeable
-from batuta.backends.kube.operator.context import KnownJob, ReconcileContext
-from batuta.backends.kube.operator.events import EventReason, EventRecorder, counted
-from batuta.backends.kube.operator.gangs import placement_from
+from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
+from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
 from batuta.backends.kube.operator.replica_controller import (
+    Children,
     FailureAttribution,
-    JobCompletion,
     MisplacedPod,
     ReplicaController,
     Started,
+    Unmakeable,
     deadline_s,
     expires_s,
 )
 from batuta.backends.kube.operator.run_state import PodSet, RunState
-from batuta.backends.kube.operator.spec_reader import SpecReader
 from batuta.backends.kube.operator.unified_job_status import (
     DEADLINE,
+    EventReason,
+    EventRecorder,
     Outlook,
     StatusWriter,
+    counted,
     ending_of,
     is_finished,
 )
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import Changed, WriteQueue, Written
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.progress.trainer_session import TrainerSession, grace_s
 from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import JobRequest, read_request, settle_size
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.job import Job, JobId, JobState, SizeChoice
-from batuta.core.reason import Evidence
-from batuta.core.world import World
+from batuta.core.job import DesiredState, Job, JobId, JobState, SizeChoice
+from batuta.core.reason import Reason
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
 from batuta.engine.jobs.reconcile import (
@@ -103,9 +95,24 @@ class UnifiedJobReconciler:
         )
         self._status = StatusWriter(context)
         self._recorder = EventRecorder(context)
-        self._spec_reader = SpecReader(context, observed, self.outlook, self._recorder, known)
         self._attribution = FailureAttribution(context, job.id)
-        self._ending = JobCompletion(context, self.outlook, self._recorder, self._children, self._replica_controller)
+        self._request: JobRequest | None = None
+        """What the World knows of it; None while it does not."""
+        self.size_choice: SizeChoice | None = None
+        """Why it asks for the size that it does, where its user left that open."""
+        if known is not None:
+            self._request = JobRequest(known.job, DesiredState.PARK if known.is_parked else DesiredState.RUN)
+            self.size_choice = known.job.size_choice
+        self._tolerations: tuple[dict[str, Any], ...] = ()
+        """What its pods tolerate beyond what their template says, from the admission gate."""
+        self._is_told = False
+        """It is over, and nothing more is to be said to the World."""
+        self._has_vanished = False
+        """The object is gone: there is nothing to write to."""
+        self._is_silent = False
+        """It was finished when it was first seen: there is nothing to be said to people."""
+        self._is_announced = False
+        """The World knows that it is going."""
         self._deadline_s = math.inf
         """Until when the checkpoint that was asked for is waited for."""
         self._has_looked = False
@@ -128,13 +135,13 @@ class UnifiedJobReconciler:
     def look(self, job: UnifiedJob) -> None:
         """The object has changed."""
         if job.metadata.uid != self.uj.metadata.uid:
-            self._ending.has_vanished = True
+            self._has_vanished = True
         else:
             self.uj = job
 
     def vanish(self) -> None:
         """The object is gone."""
-        self._ending.has_vanished = True
+        self._has_vanished = True
 
     def failed(self, write: str, why: str) -> None:
         """A write did not work, and is tried again when it may be."""
@@ -152,9 +159,9 @@ class UnifiedJobReconciler:
         return self._session.result or self.uj.status.result
 
     @property
-    def size_choice(self) -> SizeChoice | None:
-        """Why it asks for the size that it does, where its user left that open."""
-        return self._spec_reader.size_choice
+    def _job(self) -> Job | None:
+        """As the World knows it."""
+        return None if self._request is None else self._request.job
 
     @property
     def run(self) -> Run | None:
@@ -178,17 +185,16 @@ class UnifiedJobReconciler:
     @property
     def is_booked(self) -> bool:
         """Whether the World knows it: it was understood, and is not over."""
-        return self._spec_reader.job is not None and not self._ending.is_told
+        return self._job is not None and not self._is_told
 
     @property
     def is_settled(self) -> bool:
         """Whether it is over, its object says so, and nothing of it is left that could still change."""
-        ending = self._ending
         return (
-            ending.is_told
-            and not ending.has_vanished
+            self._is_told
+            and not self._has_vanished
             and not self.uj.metadata.deletion_timestamp
-            and (ending.is_silent or self._status.is_shown)
+            and (self._is_silent or self._status.is_shown)
             and is_finished(self.uj)
             and all(map(is_over, self._pod_set.pods.values()))
         )
@@ -214,7 +220,7 @@ class UnifiedJobReconciler:
 
     def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
         """New members of a running job go, and it stays as it was; a job that was starting waits again."""
-        if self._spec_reader.job is None or self.run is None:
+        if self._job is None or self.run is None:
             return
         self._refusals += 1
         pause_s = self._context.timing.refusal_backoff.pause_s(self._refusals)
@@ -235,38 +241,67 @@ class UnifiedJobReconciler:
     def broke(self, error: Exception, now_s: float) -> None:
         """The last turn failed by a fault of ours: its object says so until one works."""
         self.outlook.fault = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
-        if not self._ending.has_vanished and not self._ending.is_silent:
+        if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
 
     def drive(self, now_s: float) -> None:
         self.due_s, self.outlook.fault = math.inf, ""
-        ending = self._ending
         if self.uj.spec.managed_by not in ("", names.MANAGED_BY):
-            self.is_over = ending.has_vanished
+            self.is_over = self._has_vanished
             return
         meta = self.uj.metadata
-        if ending.has_vanished or meta.deletion_timestamp or self._observed.is_going(meta.namespace):
+        if self._has_vanished or meta.deletion_timestamp or self._observed.is_going(meta.namespace):
             self._go(now_s)
-        elif ending.is_told or is_finished(self.uj):
+        elif self._is_told or is_finished(self.uj):
             self._rest(now_s)
-        elif self._hear(now_s):
+        elif self._read_spec(now_s) or self._job is not None:
             self._work(now_s)
         self._session.listen(self._kind, self._pod_set.pods.values())
         self.due_s = min(self.due_s, self._session.watch(meta.labels, now_s))
-        if not ending.has_vanished and not ending.is_silent:
+        if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
             self.due_s = min(self.due_s, self._status.due_s)
 
-    def _hear(self, now_s: float) -> bool:
-        """Listens to the user; whether there is something to be done."""
-        before = self._spec_reader.job
-        if not self._spec_reader.hear(self.uj, bool(self._pod_set.pods), now_s):
-            return before is not None
-        job = self._spec_reader.job
-        assert job is not None
-        if job != before:
-            self._session.changed(job)
+    def _read_spec(self, now_s: float) -> bool:
+        """Tells the World what is wanted now. False when that is not understood, or the gate forbids it."""
+        before, request = self._request, self._pass_gate()
+        self.outlook.faults = request.faults
+        if request.job is None:
+            if request.faults:
+                self._recorder.tell(self.uj, EventReason.INVALID, "; ".join(request.faults), now_s)
+            return False
+        self._request = request
+        if before is None:
+            self._come(request.job, now_s)
+        elif request.job != before.job:
+            self._context.say(ev.JobChanged(now_s, request.job, cause="kubernetes"))
+        if before is None or request.job != before.job:
+            self._session.changed(request.job)
+        if request.wish is not (DesiredState.RUN if before is None else before.wish):
+            self._context.say(ev.JobWished(now_s, self.id, request.wish, cause="kubernetes"))
         return True
+
+    def _pass_gate(self) -> JobRequest:
+        """What the World shall know of it after the admission gate."""
+        request = read_request(self.uj, self._observed.priorities, self._observed.workload_priorities)
+        if request.job is not None:
+            job, self.size_choice = settle_size(self.uj, request.job, self.size_choice, self._context.choose)
+            request = replace(request, job=job)
+        is_inside = self._request is not None or bool(self._pod_set.pods)
+        passed = self._context.gate(self.uj, request, is_inside)
+        self.outlook.waiting, self._tolerations = passed.waiting, passed.tolerations
+        if passed.waiting is not None and self._request is not None:
+            return replace(passed.asked, job=self._request.job)  # it is parked as the World knows it
+        return passed.asked
+
+    def _come(self, job: Job, now_s: float) -> None:
+        if job.id in self._context.past:
+            self._context.past.discard(job.id)
+            self._context.keep_result(job.id, "null")  # what another job of this name gave is not its own
+            self._context.say(ev.JobForgotten(now_s, job.id))
+        self._context.say(ev.JobSubmitted(now_s, job, cause="kubernetes"))
+        if self.size_choice is not None:
+            self._recorder.tell(self.uj, EventReason.SIZE_CHOSEN, self.size_choice.sentence, now_s)
 
     def _be_found(self, job: Job, now_s: float) -> None:
         """Takes up the run that an operator before this one had begun."""
@@ -284,7 +319,7 @@ class UnifiedJobReconciler:
 
     def _work(self, now_s: float) -> None:
         """Brings it on towards what the World wants: observes, asks what comes next, and carries that out."""
-        job, kind, latest_s = self._spec_reader.job, self._kind, deadline_s(self.uj)
+        job, kind, latest_s = self._job, self._kind, deadline_s(self.uj)
         self.due_s = latest_s
         if now_s >= latest_s:
             self._reconcile(Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
@@ -318,7 +353,7 @@ class UnifiedJobReconciler:
         )
 
     def _carry_out(self, action: Action, now_s: float) -> None:
-        job, kind = self._spec_reader.job, self._kind
+        job, kind = self._job, self._kind
         match action:
             case Conclude(state, outcome):
                 if outcome.end is RunEnd.TIME_LIMIT:
@@ -360,10 +395,9 @@ class UnifiedJobReconciler:
     def _bring(self, job: Job, kind: JobType, now_s: float) -> None:
         assert self.wanted is not None
         workers = self.wanted.workers(job.gpus_per_replica)
+        tolerated = (*self._tolerations, *self._context.tolerations(self.id))
         try:
-            became = self._replica_controller.bring(
-                self.uj, kind, job, workers, self._spec_reader.dressed(self.uj), now_s
-            )
+            became = self._replica_controller.bring(self.uj, kind, job, workers, tolerated, now_s)
         except Unmakeable as error:
             self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return
@@ -427,30 +461,60 @@ class UnifiedJobReconciler:
     # ---------------------------------------------------------------------------------------------- its end
 
     def _end(self, state: JobState, detail: str, now_s: float, exit_code: int | None = None) -> None:
+        """Says to the World and to people how it ended, once, and cleans up."""
         self.wanted = None
         self.outlook.progresses(self._session.progress, None, now_s)  # the World forgets it with the job
-        self._ending.tell(self.uj, state, detail, exit_code, self.result, now_s)
-        self._ending.tidy(self.uj, self._kind, now_s)
+        self.outlook.end = state, detail, now_s
+        if self.result is not None:
+            self._context.keep_result(self.id, self.result)
+        reason, evidence = None, None
+        limit_s = self.uj.spec.active_deadline_seconds
+        if limit_s is not None and self.outlook.end_reason == DEADLINE:
+            reason, evidence = Reason.TIME_LIMIT, (("limit_s", float(limit_s)),)
+        self._context.say(
+            ev.JobEnded(now_s, self.id, state, "kubernetes", exit_code, detail, reason=reason, evidence=evidence)
+        )
+        self._context.past.add(self.id)
+        self._is_told = True
+        if not self._is_silent and not self._has_vanished:
+            self._recorder.ended(self.uj, state, detail, now_s)
+        self._tidy(now_s)
+
+    def _tidy(self, now_s: float) -> None:
+        """No pod holds a GPU for a finished job; finished pods stay so that their logs can be read."""
+        if self.outlook.end is not None and self.outlook.end[0] is JobState.SUCCEEDED:
+            self._children.delete_pods(self.uj, self._pod_set.pods.values(), now_s)
+        else:
+            kind = None if self._has_vanished else self._kind
+            self._replica_controller.clear(self.uj, kind, now_s, keep_over=True)
 
     def _rest(self, now_s: float) -> None:
-        """It is finished."""
+        """It is finished: what it left behind ends, and the object is deleted in time."""
         if self.outlook.end is None:
-            self._ending.find(self.uj, now_s)
-            if self._spec_reader.job is not None:
+            # It was finished before this operator saw it: what there is to be said to people was said.
+            self._is_silent = self._is_told = True
+            self.outlook.end = ending_of(self.uj), self.uj.status.message, now_s
+            if self._job is not None:
                 # The World still has it: another operator finished it and was killed before it reported that.
                 self._end(ending_of(self.uj), self.uj.status.message, now_s)
-        self.due_s = self._ending.rest(self.uj, self._kind, now_s)
+        self._tidy(now_s)
+        if now_s < self.expires_s:
+            self.due_s = self.expires_s
+        else:
+            self.due_s = math.inf
+            delete_unified_job(self._context.writes, self.id, self.uj.metadata.uid, now_s)
 
     def _go(self, now_s: float) -> None:
         """The object is gone or going: so are its pods, and then the job is over."""
-        has_vanished = self._ending.has_vanished
-        if self.is_booked:
-            self._ending.announce(self.uj, now_s)
+        if self.is_booked and not self._is_announced:
+            # Its pods may take long: meanwhile nothing is planned for it.
+            self._is_announced = True
+            self._context.say(ev.JobWished(now_s, self.id, DesiredState.CANCEL, cause="kubernetes"))
         self.wanted = None
-        if self._replica_controller.clear(self.uj, None if has_vanished else self._kind, now_s):
+        if self._replica_controller.clear(self.uj, None if self._has_vanished else self._kind, now_s):
             if self.is_booked:
                 self._end(JobState.CANCELLED, "its UnifiedJob was deleted", now_s)
-            self.is_over = has_vanished
+            self.is_over = self._has_vanished
 
     # ------------------------------------------------------------------------------------------------ parts
 
@@ -465,52 +529,4 @@ class UnifiedJobReconciler:
 
     def live_pods(self) -> list[objects.Pod]:
         """Its workers that are not over, once the World knows it."""
-        return list(self._pod_set.workers(self._kind).values()) if self._spec_reader.job is not None else []
-
-
-KEY: Final = "park/"
-
-
-class ParkingController:
-    """Suspends each job once when it is parked; a user who resumes it is heeded. For the engine's thread."""
-
-    def __init__(self, world: World, observed: ObjectCache, writes: WriteQueue) -> None:
-        self._world = world
-        self._observed = observed
-        self._writes = writes
-        self._done: dict[JobId, Evidence] = self._parked()
-        """What an earlier operator parked is not parked again: its user may have resumed it."""
-
-    def take(self, changed: Changed, now_s: float) -> None:
-        """What is parked is known from the World."""
-
-    def heard(self, written: Written, now_s: float) -> None:
-        if written.key.startswith(KEY) and written.error is not None:
-            self._done.pop(written.key.removeprefix(KEY), None)
-
-    def drive(self, now_s: float) -> None:
-        parked = self._parked()
-        for job in [job for job in self._done if job not in parked]:
-            del self._done[job]
-        for job, why in parked.items():
-            uj = self._observed.unified_jobs.get(job)
-            if self._done.get(job) == why or uj is None:
-                continue
-            if uj.spec.suspend or self._writes.ask(f"{KEY}{job}", partial(_suspend, uj), now_s):
-                self._done[job] = why
-
-    def next_s(self) -> float:
-        return math.inf
-
-    def _parked(self) -> dict[JobId, Evidence]:
-        return {job: idle.parked for job, idle in self._world.idle.items() if idle.parked}
-
-
-async def _suspend(uj: UnifiedJob, api: Api) -> None:
-    """With its uid, because another job may have the name by now."""
-    meta = uj.metadata
-    body = {"metadata": {"uid": meta.uid}, "spec": {"suspend": True}}
-    try:
-        await api.patch(UNIFIED_JOB, meta.name, body, meta.namespace)
-    except NotFound:
-        return
+        return list(self._pod_set.workers(self._kind).values()) if self._job is not None else []

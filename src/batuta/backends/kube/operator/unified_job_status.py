@@ -1,131 +1,39 @@
-"""The status of a UnifiedJob: state, conditions, chosen size and training progress.
+"""What people see of a UnifiedJob: its status with conditions and training progress, and Kubernetes Events.
 
-Users read it in `kubectl get`; the next operator continues from it. Progress has Kubeflow Trainer's names.
+Users read the status in `kubectl get`; the next operator continues from it. Progress has Kubeflow Trainer's names.
+Events are rate-limited: `kubectl describe` shows them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.status import is_ready
-from batuta.backends.kube.operator.admission import PendingReason
-from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.objects import seconds, time_text
+from batuta.backends.kube.operator.context import PendingReason, ReconcileContext
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import SizeChoiceStatus, UnifiedJob
-from batuta.backends.kube.unified_job.to_job import pinned_replicas
-from batuta.core.job import Job, JobState, Progress, SizeChoice
+from batuta.backends.kube.operator.workqueue import build_event, create_event, patch_status
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.core.cluster import Span
+from batuta.core.job import JobState, Progress, SizeChoice
 from batuta.core.reason import Reason
-from batuta.prediction.initial_size import legal_sizes, settle
 from batuta.quota.reasons import OF_QUOTA, kueue_name
-from batuta.spec.task_job import NEVER_S
 
 if TYPE_CHECKING:
     from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-
-
-class SizeSelector:
-    """Settles the size of one job. The same answer at every look, also by the next operator."""
-
-    def __init__(self, context: ReconcileContext, known: Job | None) -> None:
-        """`known`: the job as the World knows it from before."""
-        self._context = context
-        self.choice: SizeChoice | None = None if known is None else known.size_choice
-        """What was chosen; None while nothing was, and for a job that says its size."""
-
-    def settle(self, uj: UnifiedJob, job: Job) -> Job:
-        """The job with the size that was chosen for it; as it is where its user says one."""
-        if uj.metadata.annotations.get(names.WANTED) != names.ANY_SIZE or job.share is not None or job.cpu_only:
-            self.choice = None
-            return job
-        if pinned_replicas(uj) is not None:
-            return job
-        if self.choice is None:
-            self.choice = _read(uj.status.size_choice, job)
-        if self.choice is None or not _is_legal(self.choice, job):
-            self.choice = self._context.choose(job)
-        if self.choice is None:
-            return job  # it is tried out first
-        # A job that cannot save what it has done is not resized.
-        return settle(job, self.choice, for_good=job.checkpoint_interval_s == NEVER_S)
-
-
-def size_choice_status(choice: SizeChoice) -> dict[str, Any]:
-    """What people read of it, and the next operator."""
-    return {
-        "gpus": choice.gpus,
-        "fastestGpus": choice.best_gpus,
-        "speedPercentage": round(100 * choice.speed_share),
-        "measuredJobs": choice.jobs,
-        "message": choice.sentence,
-    }
-
-
-def _read(written: SizeChoiceStatus | None, job: Job) -> SizeChoice | None:
-    if written is None:
-        return None
-    return SizeChoice(
-        written.gpus,
-        written.fastest_gpus,
-        written.speed_percentage / 100,
-        job.application,
-        written.measured_jobs,
-    )
-
-
-def _is_legal(choice: SizeChoice, job: Job) -> bool:
-    """Whether its user has not changed the range meanwhile, and the status is valid."""
-    return choice.gpus in legal_sizes(job)
-
 
 PROGRESS_KEYS: Final = ("progress", "eta", "trainerStatus")
 """The parts of a status that are from here."""
 _LONGEST_S: Final = 10**9
 _UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
-
-
-def trainer_status(progress: Progress | None, left_s: float | None, heard_s: float) -> dict[str, Any]:
-    """What is to be written of progress that was heard at a time, when so much was left."""
-    if progress is None:
-        return {}
-    numbers = {
-        "loss": progress.loss,
-        "samples_per_second": progress.samples_per_s,
-        "step": progress.step,
-        "epoch": progress.epoch,
-    }
-    percent = None if progress.fraction is None else math.floor(100 * progress.fraction)
-    if percent is None:
-        left_s = None  # unknown for a job that does not report its length
-    return {
-        # A merge patch keeps what it does not name: what is not known any more is named with nothing.
-        "progress": None if percent is None else f"{percent}%",
-        "eta": None if left_s is None else short_time(left_s),
-        "trainerStatus": {
-            "progressPercentage": percent,
-            "estimatedRemainingSeconds": None if left_s is None else math.ceil(left_s),
-            "metrics": [{"name": name, "value": str(value)} for name, value in numbers.items() if value is not None],
-            "lastUpdatedTime": datetime.fromtimestamp(heard_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        },
-    }
-
-
-def short_time(seconds: float) -> str:
-    """A time span in two units at most, as kubectl writes ages: 45s, 12m30s, 3h5m, 2d4h."""
-    whole = min(math.ceil(seconds), _LONGEST_S)
-    for size, name, part, part_name in _UNITS:
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size}{name}{rest}{part_name}" if rest else f"{whole // size}{name}"
-    return f"{whole}s"
-
-
 BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
 INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
@@ -149,10 +57,36 @@ REPAIR_S = 5.0
 """… nor sooner than this when another client has overwritten it, …"""
 PROGRESS_S = 5.0
 """… nor sooner than this for progress alone: less often if there are many jobs (`Listening.show_every_s`)."""
-
-
 DEADLINE = "DeadlineExceeded"
 """What Kubernetes says of a job that has run for too long."""
+BURST: Final = 25
+REFILL_S: Final = 60.0
+"""A job has so many events at once, then one in so many seconds."""
+
+
+class EventReason(Enum):
+    """What happened, as the reason of an event."""
+
+    SIZE_CHOSEN = "SizeChosen"
+    STARTED = "Started"
+    RESIZED = "Resized"
+    PREEMPTED = "Preempted"
+    SUSPENDED = "Suspended"
+    INTERRUPTED = "Interrupted"
+    NOT_PLACED = "NotPlaced"
+    INVALID = "Invalid"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+
+
+_ENDS: Final = {
+    JobState.SUCCEEDED: EventReason.COMPLETED,
+    JobState.FAILED: EventReason.FAILED,
+    JobState.FAILED_SETUP: EventReason.FAILED,
+    JobState.CANCELLED: EventReason.CANCELLED,
+}
+_WARNINGS: Final = (EventReason.INTERRUPTED, EventReason.NOT_PLACED, EventReason.INVALID, EventReason.FAILED)
 
 
 @dataclass(slots=True)
@@ -226,7 +160,7 @@ class StatusWriter:
             self.due_s = may_s
         elif status != self._written or now_s >= self.due_s:
             self.due_s = math.inf
-            do = partial(_patch_status, uj.metadata.name, uj.metadata.namespace, status)
+            do = partial(patch_status, UNIFIED_JOB, uj.metadata, status)
             if self._context.writes.ask(f"{run.id}//status", do, now_s):
                 self._written, self._written_s = status, now_s
         self._write_target(run, now_s)
@@ -269,6 +203,64 @@ class StatusWriter:
                 self._target = wanted
         elif said == wanted:
             self._target = None
+
+
+class EventRecorder:
+    """Tells the news of one job, each once and not too many."""
+
+    def __init__(self, context: ReconcileContext) -> None:
+        self._context = context
+        self._left = float(BURST)
+        self._since_s = 0.0
+        self._last: tuple[EventReason, str] | None = None
+        self._size = 0
+        """Replicas when it ran last; 0 when it has waited since."""
+
+    def tell(self, uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> None:
+        """Writes an event, unless the last one said the same or there were too many."""
+        if self._last == (news, note) or not self._may(now_s):
+            return
+        self._last = news, note
+        event = event_of(uj, news, note, now_s)
+        do = partial(create_event, event)
+        self._context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", do, now_s)
+
+    def found(self, replicas: int) -> None:
+        """So many have places already, as was told before."""
+        self._size = replicas
+
+    def started(self, uj: UnifiedJob, run: Run, places: Sequence[Span], now_s: float) -> None:
+        """A run has begun, or has another size."""
+        before, self._size = self._size, run.target
+        replicas, gpus = counted(run.target, "replica"), _gpus(uj, run.target)
+        where = f"on {', '.join(dict.fromkeys(place.node for place in places))}"
+        what = f"{replicas}, {gpus} {where}" if gpus else f"{replicas} {where}"
+        if before and before != run.target:
+            self.tell(uj, EventReason.RESIZED, f"from {before} to {what}", now_s)
+        else:
+            self.tell(uj, EventReason.STARTED, f"start {run.start} with {what}", now_s)
+
+    def stopped(self, uj: UnifiedJob, replicas: int, now_s: float) -> None:
+        """It waits, and so many gave their places back; 0 where that is no news."""
+        self._size = 0
+        if replicas:
+            news = EventReason.SUSPENDED if uj.spec.suspend else EventReason.PREEMPTED
+            what = _gpus(uj, replicas) or f"the CPU and memory of {counted(replicas, 'replica')}"
+            self.tell(uj, news, f"gave {what} back, and waits", now_s)
+
+    def ended(self, uj: UnifiedJob, state: JobState, detail: str, now_s: float) -> None:
+        """It is over."""
+        began_s = seconds(uj.status.start_time or "")
+        how_long = f"done {now_s - began_s:.0f} s after its first start" if began_s else "done"
+        self.tell(uj, _ENDS[state], detail or how_long, now_s)
+
+    def _may(self, now_s: float) -> bool:
+        self._left = min(float(BURST), self._left + max(0.0, now_s - self._since_s) / REFILL_S)
+        self._since_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
 
 
 def _without(keys: tuple[str, ...], one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -330,7 +322,7 @@ def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
         "failures": run.failures,
         "selector": f"{names.JOB_NAME}={uj.metadata.name}",
         "conditions": _conditions(run, state, reason, message, now_s),
-        "startTime": before.start_time or (_time(now_s) if run.has_started else None),
+        "startTime": before.start_time or (time_text(now_s) if run.has_started else None),
     }
     if run.run is not None:
         status["run"] = {
@@ -343,7 +335,7 @@ def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
     elif before.size_choice is not None:
         status["sizeChoice"] = None  # its user has said a size since
     if outlook.end is not None:
-        status["completionTime"] = before.completion_time or _time(outlook.end[2])
+        status["completionTime"] = before.completion_time or time_text(outlook.end[2])
     if run.result is not None:
         status["result"] = run.result
     left_s = outlook.left_s if state is JobState.RUNNING else None
@@ -399,22 +391,11 @@ def _conditions(
                 "status": status,
                 "reason": word or "Unknown",
                 "message": message[:1024],
-                "lastTransitionTime": _time(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
+                "lastTransitionTime": time_text(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
                 "observedGeneration": run.uj.metadata.generation,
             }
         )
     return found
-
-
-def _time(now_s: float) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-async def _patch_status(name: str, namespace: str, status: dict[str, Any], api: Api) -> None:
-    try:
-        await api.patch_status(UNIFIED_JOB, name, status, namespace)
-    except NotFound:
-        return
 
 
 async def _apply_target(name: str, namespace: str, target: int, api: Api) -> None:
@@ -424,3 +405,81 @@ async def _apply_target(name: str, namespace: str, target: int, api: Api) -> Non
         "spec": {"replicaSpec": {"targetReplicas": target}},
     }
     await api.apply(UNIFIED_JOB, body)
+
+
+def size_choice_status(choice: SizeChoice) -> dict[str, Any]:
+    """What people read of it, and the next operator."""
+    return {
+        "gpus": choice.gpus,
+        "fastestGpus": choice.best_gpus,
+        "speedPercentage": round(100 * choice.speed_share),
+        "measuredJobs": choice.jobs,
+        "message": choice.sentence,
+    }
+
+
+def trainer_status(progress: Progress | None, left_s: float | None, heard_s: float) -> dict[str, Any]:
+    """What is to be written of progress that was heard at a time, when so much was left."""
+    if progress is None:
+        return {}
+    numbers = {
+        "loss": progress.loss,
+        "samples_per_second": progress.samples_per_s,
+        "step": progress.step,
+        "epoch": progress.epoch,
+    }
+    percent = None if progress.fraction is None else math.floor(100 * progress.fraction)
+    if percent is None:
+        left_s = None  # unknown for a job that does not report its length
+    return {
+        # A merge patch keeps what it does not name: what is not known any more is named with nothing.
+        "progress": None if percent is None else f"{percent}%",
+        "eta": None if left_s is None else short_time(left_s),
+        "trainerStatus": {
+            "progressPercentage": percent,
+            "estimatedRemainingSeconds": None if left_s is None else math.ceil(left_s),
+            "metrics": [{"name": name, "value": str(value)} for name, value in numbers.items() if value is not None],
+            "lastUpdatedTime": time_text(heard_s),
+        },
+    }
+
+
+def short_time(duration_s: float) -> str:
+    """A time span in two units at most, as kubectl writes ages: 45s, 12m30s, 3h5m, 2d4h."""
+    whole = min(math.ceil(duration_s), _LONGEST_S)
+    for size, name, part, part_name in _UNITS:
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{name}{rest}{part_name}" if rest else f"{whole // size}{name}"
+    return f"{whole}s"
+
+
+def _gpus(uj: UnifiedJob, replicas: int) -> str:
+    """The GPUs of so many replicas; empty for a CPU-only job."""
+    each = uj.spec.replica_spec.gpus_per_replica
+    return counted(replicas * each, "GPU") if each else ""
+
+
+def counted(n: int, what: str) -> str:
+    """A number with its noun: `1 GPU`, `2 GPUs`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def event_of(uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> dict[str, Any]:
+    """The event of a UnifiedJob."""
+    meta = uj.metadata
+    about = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "uid": meta.uid,
+    }
+    return build_event(
+        about,
+        news.value,
+        note,
+        now_s,
+        "Warning" if news in _WARNINGS else "Normal",
+        said=f"{news.value} {note}",
+    )

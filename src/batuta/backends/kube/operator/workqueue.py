@@ -1,22 +1,28 @@
 """The queues between the engine's thread and the event loop: changes and results one way, writes the other.
 
-Writes go to the API server one per object at a time, and are retried with back-off.
+Writes go to the API server one per object at a time, and are retried with back-off. Those that many controllers
+ask for are at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
 
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import ApiError, NotFound, Unavailable
+from batuta.backends.kube import names
+from batuta.backends.kube.client.api import Api, Propagation
+from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unavailable
 from batuta.backends.kube.client.informer import Change
-from batuta.backends.kube.client.kinds import POD, Kind
+from batuta.backends.kube.client.kinds import EVENT, Kind
+from batuta.backends.kube.objects import Meta
 from batuta.backends.kube.progress.log_lines import LogReport
 
 
@@ -42,6 +48,8 @@ class Written:
 Message: TypeAlias = Changed | Written | LogReport | None
 """None: wake up, there is something else to do."""
 
+_LONGEST_NOTE: Final = 1024
+_LONGEST_NAME: Final = 200
 GATHER_S = 0.005
 """News rarely comes alone: hundreds of pods get their nodes each second. Taken together it costs far less."""
 REST_S = 0.2
@@ -218,9 +226,67 @@ class WriteWorkers:
                 self._inbox.put(Written(key, None))
 
 
-async def delete_pod(api: Api, *, name: str, namespace: str, uid: str) -> None:
-    """Deletes one pod, unless another of the same name is there by now."""
-    try:
-        await api.delete(POD, name, namespace, uid=uid)
-    except NotFound:
-        return
+# ------------------------------------------------------- writes; an object that is gone by now needs none of them
+
+
+async def create_unless_there(kind: Kind[Any], body: Mapping[str, Any], api: Api) -> None:
+    """Creates an object. One of its name may be there already, from an earlier operator: the next look sees it."""
+    with suppress(AlreadyExists):
+        await api.create(kind, body, body["metadata"]["namespace"])
+
+
+async def patch_object(kind: Kind[Any], meta: Meta, body: Mapping[str, Any], api: Api) -> None:
+    with suppress(NotFound):
+        await api.patch(kind, meta.name, body, meta.namespace)
+
+
+async def patch_status(kind: Kind[Any], meta: Meta, status: Mapping[str, Any], api: Api) -> None:
+    with suppress(NotFound):
+        await api.patch_status(kind, meta.name, status, meta.namespace)
+
+
+async def delete_object(kind: Kind[Any], meta: Meta, api: Api, *, propagation: Propagation | None = None) -> None:
+    """Deletes one object, unless another of the same name is there by now."""
+    with suppress(NotFound):
+        await api.delete(kind, meta.name, meta.namespace, uid=meta.uid, propagation=propagation)
+
+
+def build_event(
+    about: Mapping[str, str],
+    reason: str,
+    note: str,
+    now_s: float,
+    kind: str,
+    *,
+    said: str,
+    action: str = "",
+    controller: str = names.MANAGED_BY,
+) -> dict[str, Any]:
+    """The Event about an object. `said` in the same minute has the same name, so that it exists once.
+
+    Objects without a namespace have their events in `default`, as the API server requires.
+    """
+    when = datetime.fromtimestamp(now_s, UTC)
+    digest = hashlib.sha256(f"{about['uid']} {said} {int(now_s // 60)}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.name,
+        "metadata": {
+            "name": f"{about['name'][:_LONGEST_NAME]}.{digest}",
+            "namespace": about.get("namespace") or "default",
+        },
+        "eventTime": when.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": controller,
+        "reportingInstance": names.SCHEDULER,
+        "action": action or reason,
+        "reason": reason,
+        "type": kind,
+        "note": note[:_LONGEST_NOTE],
+        "regarding": dict(about),
+    }
+
+
+async def create_event(event: dict[str, Any], api: Api) -> None:
+    # It may exist already, and its namespace may be going, or not be the operator's.
+    with suppress(AlreadyExists, NotFound, Forbidden):
+        await api.create(EVENT, event, event["metadata"]["namespace"])

@@ -14,12 +14,11 @@ from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.jobtypes.job_type import JobType
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER
 from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import patch_object
 from batuta.backends.kube.progress.log_lines import LogReport, LogSource, ResultReport, TrainingReport
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import Span
@@ -202,17 +201,10 @@ class CheckpointRequester:
         for pod in pods:
             meta = pod.metadata
             if _number_on(pod) < self._number and now_s >= self._written.get(meta.uid, 0.0):
-                do = partial(_ask, meta.name, meta.namespace, meta.uid, self._number)
+                body = {"metadata": {"uid": meta.uid, "annotations": {names.CHECKPOINT_REQUEST: str(self._number)}}}
+                do = partial(patch_object, POD, meta, body)
                 if self._context.writes.ask(f"{uj.id}//{WRITE}{meta.uid}", do, now_s):
                     self._written[meta.uid] = now_s + ECHO_S
-
-
-async def _ask(pod: str, namespace: str, uid: str, number: int, api: Api) -> None:
-    body = {"metadata": {"uid": uid, "annotations": {names.CHECKPOINT_REQUEST: str(number)}}}
-    try:
-        await api.patch(POD, pod, body, namespace)
-    except NotFound:
-        return
 
 
 def _number_on(pod: objects.Pod) -> int:

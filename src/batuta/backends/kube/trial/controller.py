@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import AlreadyExists, NotFound
 from batuta.backends.kube.client.informer import ChangeType
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.backends.kube.jobtypes.status import termination_message
-from batuta.backends.kube.operator.admission import AdmissionGate, GateResult, JobRequest, PendingReason
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.context import AdmissionGate, GateResult, PendingReason, ReconcileContext
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.backends.kube.operator.workqueue import Changed, Written, create_unless_there, delete_object
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import owner_reference
 from batuta.backends.kube.trial.reconciler import KEY, TrialContext, TrialReconciler
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.backends.kube.unified_job.to_job import queue_of
+from batuta.backends.kube.unified_job.to_job import JobRequest, queue_of
 from batuta.core.job import DesiredState, Job, JobId, SizeChoice
 from batuta.core.reason import Reason
 from batuta.core.trial import never_fits
@@ -109,17 +106,17 @@ class TrialController:
             self._dirty.update(dict.fromkeys(key for key, one in self._trials.items() if one.conclusion is None))
 
     def _note(self, run: TrialRun, *, is_gone: bool) -> None:
-        known = self._trials.get(run.key)
+        known = self._trials.get(run.id)
         if is_gone:
-            self._trials.pop(run.key, None)
-            self._dirty.pop(run.key, None)
+            self._trials.pop(run.id, None)
+            self._dirty.pop(run.id, None)
         else:
             if known is None or known.run.metadata.uid != run.metadata.uid:
-                self._trials[run.key] = TrialReconciler(self._context, run)
+                self._trials[run.id] = TrialReconciler(self._context, run)
             else:
                 known.run = run
-            self._dirty[run.key] = None
-        self._touch(run.key)
+            self._dirty[run.id] = None
+        self._touch(run.id)
 
     def _job(self, uj: UnifiedJob) -> None:
         namespace, of = uj.metadata.namespace, uj.metadata.labels.get(names.TRIAL_RUN)
@@ -173,7 +170,7 @@ class TrialController:
         try:
             return trial.drive(now_s)
         except Exception as error:
-            _log.exception("trial %s is given up", trial.run.key)
+            _log.exception("trial %s is given up", trial.run.id)
             trial.give_up(error, now_s)
             return False
 
@@ -185,7 +182,7 @@ class TrialController:
         if job in self._trials or now is None or now.metadata.uid != uj.metadata.uid:
             del self._wanted[job]
         else:
-            do = partial(_create, trial_manifest(now))
+            do = partial(create_unless_there, TRIAL_RUN, trial_manifest(now))
             self._context.writes.ask(f"{KEY}{job}//make", do, now_s)
 
     def _take_away(self, key: str, run: TrialRun, now_s: float) -> None:
@@ -194,7 +191,7 @@ class TrialController:
         if meta is None or meta.uid != run.metadata.uid or meta.deletion_timestamp:
             del self._unwanted[key]
         else:
-            self._context.writes.ask(f"{KEY}{key}//unmake", partial(_delete, run), now_s)
+            self._context.writes.ask(f"{KEY}{key}//unmake", partial(delete_object, TRIAL_RUN, run.metadata), now_s)
 
 
 def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
@@ -218,20 +215,6 @@ def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
         },
         "spec": spec,
     }
-
-
-async def _create(body: Mapping[str, Any], api: Api) -> None:
-    try:
-        await api.create(TRIAL_RUN, body, body["metadata"]["namespace"])
-    except AlreadyExists:
-        return
-
-
-async def _delete(run: TrialRun, api: Api) -> None:
-    try:
-        await api.delete(TRIAL_RUN, run.metadata.name, run.metadata.namespace, uid=run.metadata.uid)
-    except NotFound:
-        return
 
 
 _WORDS: Final = {"true": True, "false": False}

@@ -9,11 +9,10 @@ import sys
 from typing import Any, Final
 
 from batuta.backends.kube import names
-from batuta.backends.kube.crd import Column, Definition, put_rule
+from batuta.backends.kube.crd import Column, Definition, Schema, put_rule, schema_of
 from batuta.backends.kube.trial.model import RULES, TrialSpec, TrialStatus
-from batuta.backends.kube.unified_job.crd import RULES as JOB_RULES
+from batuta.backends.kube.unified_job.model import RULES as JOB_RULES
 from batuta.backends.kube.unified_job.model import Spec
-from batuta.backends.kube.unified_job.schema import Schema, schema_of
 
 _COLUMNS: Final = (
     Column("State", "string", ".status.state"),

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.operator.admission import read_request
-from batuta.backends.kube.trial.model import TrialRun, broken_rules
-from batuta.backends.kube.unified_job.model import LONGEST_NAME, UnifiedJob
+from batuta.backends.kube.crd import LONGEST_NAME, broken
+from batuta.backends.kube.trial.model import RULES, TrialRun
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import read_request
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
 from batuta.engine.trials.controller import GRACE_S, MARK
@@ -67,7 +68,7 @@ def plan(
     most_that_fit: Callable[[Job], int],
 ) -> Planned | Unplannable:
     """The plan. Once it has been written down it stays, whatever nodes come and go."""
-    faults = [*trial.unreadable, *(() if trial.unreadable else broken_rules(trial))]
+    faults = [*trial.unreadable, *(() if trial.unreadable else broken(RULES, trial))]
     asked = read_request(uj, classes)
     job = asked.job
     if job is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
 from typing import Any, Final
@@ -14,12 +13,11 @@ import msgspec
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import AlreadyExists, NotFound
+from batuta.backends.kube.objects import seconds, time_text
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.gangs import seconds
 from batuta.backends.kube.operator.unified_job_status import is_finished
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import WriteQueue
+from batuta.backends.kube.operator.workqueue import WriteQueue, create_unless_there, delete_object, patch_status
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import (
     Planned,
@@ -151,7 +149,7 @@ def status_of(
     if plan is not None:
         found["eachSeconds"] = max(1, round(plan.each_s))
     if conclusion is not None:
-        found["completionTime"] = trial.status.completion_time or _time(now_s)
+        found["completionTime"] = trial.status.completion_time or time_text(now_s)
         choice = None if conclusion.lesson is None else conclusion.lesson.choice
         if choice is not None:
             found["chosenGpus"], found["fastestGpus"] = choice.gpus, choice.best_gpus
@@ -245,7 +243,7 @@ def _conditions(
     listed = []
     for kind, truth in truths.items():
         status, known = "True" if truth else "False", before.get(kind)
-        since = known.last_transition_time if known is not None and known.status == status else _time(now_s)
+        since = known.last_transition_time if known is not None and known.status == status else time_text(now_s)
         listed.append(
             {
                 "type": kind,
@@ -265,10 +263,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if value is not None and value > 0 else None
-
-
-def _time(now_s: float) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 KEY: Final = "trial-run/"
@@ -344,7 +338,7 @@ class TrialReconciler:
         wanted = status_of(self.run, plan_, self._measured or {}, self._living(), self.conclusion, now_s)
         is_shown = shows(self.run, wanted)
         if not is_shown:
-            self._ask("status", partial(_write_status, self.run, wanted), now_s)
+            self._ask("status", partial(patch_status, TRIAL_RUN, self.run.metadata, wanted), now_s)
         if self.conclusion is not None:
             self._end_all(now_s)
         return self._is_waiting or not is_shown
@@ -429,7 +423,7 @@ class TrialReconciler:
         match action:
             case Begin(gpus):
                 body = run_manifest(self.run, planned.uj, planned.job, gpus)
-                self._ask(f"begin/{gpus}", partial(_create, body), now_s)
+                self._ask(f"begin/{gpus}", partial(create_unless_there, UNIFIED_JOB, body), now_s)
             case Measure(gpus):
                 self._measure(planned, gpus, now_s)
             case End(gpus):
@@ -513,33 +507,12 @@ class TrialReconciler:
         if uj is None or not self._is_ours(uj) or is_finished(uj):
             return
         if not uj.metadata.deletion_timestamp:
-            self._ask(f"end/{gpus}", partial(_delete, uj), now_s)
+            self._ask(f"end/{gpus}", partial(delete_object, UNIFIED_JOB, uj.metadata), now_s)
 
     def _end_all(self, now_s: float) -> None:
         for gpus in self.sizes:
             self._end(gpus, now_s)
 
     def _ask(self, what: str, do: Callable[[Api], Any], now_s: float) -> None:
-        if not self._context.writes.ask(f"{KEY}{self.run.key}//{what}", do, now_s):
+        if not self._context.writes.ask(f"{KEY}{self.run.id}//{what}", do, now_s):
             self._is_waiting = True
-
-
-async def _create(body: Mapping[str, Any], api: Api) -> None:
-    try:
-        await api.create(UNIFIED_JOB, body, body["metadata"]["namespace"])
-    except AlreadyExists:
-        return  # by an operator before this one, or it stands in the way: the next look sees it
-
-
-async def _delete(uj: UnifiedJob, api: Api) -> None:
-    try:
-        await api.delete(UNIFIED_JOB, uj.metadata.name, uj.metadata.namespace, uid=uj.metadata.uid)
-    except NotFound:
-        return
-
-
-async def _write_status(run: TrialRun, wanted: Mapping[str, Any], api: Api) -> None:
-    try:
-        await api.patch_status(TRIAL_RUN, run.metadata.name, dict(wanted), run.metadata.namespace)
-    except NotFound:
-        return

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
+from batuta.backends.kube.crd import LONGEST_NAME
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS
-from batuta.backends.kube.unified_job.model import LONGEST_NAME
 from batuta.core.job import JobKind, Spread
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.skypilot_keys import endpoints, image_of

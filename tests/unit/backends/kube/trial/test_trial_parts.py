@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
+from batuta.backends.kube.crd import broken
 from batuta.backends.kube.trial import crd
 from batuta.backends.kube.trial.controller import trial_manifest
-from batuta.backends.kube.trial.model import RULES, TrialRun, broken_rules
+from batuta.backends.kube.trial.model import RULES, TrialRun
 from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, run_manifest, run_name, tried_job
 from batuta.backends.kube.trial.reconciler import RUNS, TrialConclusion, read_measured, shows, status_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
@@ -65,7 +66,7 @@ def test_only_rules_about_a_change_are_left_to_the_api_server():
     ],
 )
 def test_a_broken_rule_is_told(spec, said):
-    (found,) = broken_rules(trial(**spec))
+    (found,) = broken(RULES, trial(**spec))
     assert said in found
 
 
