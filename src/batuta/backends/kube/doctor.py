@@ -9,11 +9,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Final, TypeVar
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
@@ -21,7 +18,7 @@ from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD, Kind, Stored
 from batuta.backends.kube.client.leader_election import LEASE, Lease
 from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
-from batuta.backends.kube.objects import Batch, Node, Pod
+from batuta.backends.kube.objects import Batch, Node, Pod, read_time, read_usage
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.engine.soundness import Finding, error, named, note, ok, warning
@@ -125,14 +122,6 @@ class _Lister:
             return ()
 
 
-def seconds(text: Any) -> float | None:
-    """A time of the API server; None where there is none, or none that can be read."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (ValueError, TypeError):
-        return None
-
-
 def _seconds_of_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp() if text else None
@@ -204,7 +193,7 @@ def _lease(snapshot: ClusterSnapshot, one: Batch) -> Iterator[Finding]:
         yield error("leader", f"{home}/{name}: nobody leads", f"see why its pods do not: {where}")
         return
     spec = found[0].spec
-    age_s = snapshot.now_s - (seconds(spec.renew_time) or 0.0)
+    age_s = snapshot.now_s - (read_time(spec.renew_time) or 0.0)
     lasts_s = spec.lease_duration_seconds or _LEASE_S
     if age_s > lasts_s + 1:  # times of the API server are told to the second
         yield error(
@@ -236,12 +225,6 @@ SILENT_AFTER_S = 60.0
 STALE_AFTER_S = 120.0
 """An agent reports every 30 s, and after 90 s the binder does not believe it any more."""
 _PRESSURES = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "processes"}
-
-
-class _Report(msgspec.Struct):
-    """The part of an agent's report that is looked at."""
-
-    time: float = 0.0
 
 
 def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -282,13 +265,13 @@ def _silent(snapshot: ClusterSnapshot) -> dict[str, float]:
     found: dict[str, float] = {}
     known = {node.metadata.name for node in snapshot.nodes or ()}
     for lease in snapshot.node_leases or ():
-        renewed_s = seconds(lease.spec.renew_time)
+        renewed_s = read_time(lease.spec.renew_time)
         if lease.metadata.name in known and renewed_s and snapshot.now_s - renewed_s > SILENT_AFTER_S:
             found[lease.metadata.name] = snapshot.now_s - renewed_s
     for node in snapshot.nodes or ():
         for condition in node.status.conditions:
             if condition.type == "Ready" and condition.status == "Unknown":
-                since_s = seconds(condition.last_transition_time) or snapshot.now_s
+                since_s = read_time(condition.last_transition_time) or snapshot.now_s
                 found.setdefault(node.metadata.name, snapshot.now_s - since_s)
     return found
 
@@ -332,15 +315,14 @@ def _agents(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> Iterator[Findin
     """Agents that have reported once, and do so no longer."""
     stale, reporting = list[str](), 0
     for node in nodes:
-        text = node.metadata.annotations.get(names.UTILISATION, "")
-        if not text:
+        if not node.metadata.annotations.get(names.UTILISATION):
             continue
         reporting += 1
-        try:
-            age_s = snapshot.now_s - msgspec.json.decode(text, type=_Report).time
-        except msgspec.MsgspecError:
+        report = read_usage(node)
+        if report is None:
             stale.append(f"{node.metadata.name} (cannot be read)")
             continue
+        age_s = snapshot.now_s - report.time
         if age_s > STALE_AFTER_S:
             stale.append(f"{node.metadata.name} ({age_s:.0f} s ago)")
         elif age_s < -STALE_AFTER_S:
@@ -413,7 +395,7 @@ def _older(snapshot: ClusterSnapshot, pods: Sequence[Pod], what: str, than_s: fl
     found = []
     for pod in pods:
         meta = pod.metadata
-        since_s = seconds(meta.deletion_timestamp if what == "deletion" else meta.creation_timestamp)
+        since_s = read_time(meta.deletion_timestamp if what == "deletion" else meta.creation_timestamp)
         if since_s is not None and snapshot.now_s - since_s > than_s:
             found.append(meta.name)
     return found
@@ -453,7 +435,7 @@ def _is_reserved(status: dict[str, object]) -> bool:
 
 def _orphans(snapshot: ClusterSnapshot) -> Finding:
     """Pods that keep their GPUs although their job is over."""
-    over = {uj.id: seconds(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER}
+    over = {uj.id: read_time(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER}
     orphans = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in snapshot.pods or ()

@@ -380,6 +380,34 @@ class Batch(_Base):
     status: dict[str, Any] = {}
 
 
+class GpuFigures(msgspec.Struct, rename="camel"):
+    """One GPU of an agent's report."""
+
+    index: int
+    utilisation: float | None = None
+    memory_used_mib: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.utilisation is not None:
+            self.utilisation = min(max(self.utilisation, 0.0), 1.0)
+
+
+class UsageReport(msgspec.Struct):
+    """What an agent writes on its node: how busy each GPU was at a time."""
+
+    time: float
+    gpus: list[GpuFigures] = []
+
+
+def read_usage(node: Node) -> UsageReport | None:
+    """The report on a node; None for none, and for what cannot be read."""
+    text = node.metadata.annotations.get(names.UTILISATION, "")
+    try:
+        return msgspec.json.decode(text, type=UsageReport) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
 def read_time(text: Any) -> float | None:
     """Unix seconds of a time as the API server writes it; None for none, and for what is no time."""
     try:

@@ -123,30 +123,24 @@ class UsageReporter:
         self._reported_s: dict[NodeName, float] = {}
         """Nodes of which something is known, and when their agents last reported."""
 
-    def tell(
-        self,
-        node: NodeName,
-        annotations: Mapping[str, str],
-        now_s: float,
-        sharers: Mapping[JobId, float] = _NOBODY,
-    ) -> Iterator[ev.GpusUsed]:
+    def tell(self, node: objects.Node, now_s: float, sharers: Mapping[JobId, float] = _NOBODY) -> Iterator[ev.GpusUsed]:
         """The event that a node's annotations are worth; none for what cannot be read or is no news.
 
         `sharers`: what jobs that share a card had of it. The card alone does not tell which job used it.
         """
-        found = _read(annotations.get(names.UTILISATION, ""))
+        found, name = objects.read_usage(node), node.metadata.name
         if found is None or now_s - found.time > STALE_S:
             return
         # A report from the future comes from a clock that is wrong.
         time_s = min(found.time, now_s)
-        self._reported_s[node] = time_s
-        news = ev.GpusUsed(time_s, node, _by_number(found), tuple(sorted(sharers.items())), cause="agent")
-        before = self._told.get(node)
+        self._reported_s[name] = time_s
+        news = ev.GpusUsed(time_s, name, _by_number(found), tuple(sorted(sharers.items())), cause="agent")
+        before = self._told.get(name)
         if before is not None and (
             time_s <= before.time_s or (time_s - before.time_s < AGAIN_S and _same(before, news))
         ):
             return
-        self._told[node] = news
+        self._told[name] = news
         yield news
 
     def tell_silent(self, now_s: float) -> Iterator[ev.GpusUsed]:
@@ -165,20 +159,6 @@ class UsageReporter:
     def forget(self, node: NodeName) -> None:
         self._told.pop(node, None)
         self._reported_s.pop(node, None)
-
-
-class _Gpu(msgspec.Struct):
-    """One GPU of a report."""
-
-    index: int
-    utilisation: float | None = None
-
-
-class _Report(msgspec.Struct):
-    """What the agent writes on a node."""
-
-    time: float
-    gpus: list[_Gpu] = []
 
 
 class _Figures(msgspec.Struct):
@@ -200,23 +180,12 @@ def pod_use(annotations: Mapping[str, str]) -> float | None:
         found = msgspec.json.decode(text, type=_PodReport).utilisation if text else None
     except msgspec.MsgspecError:
         return None
-    return None if found is None else _bounded(found.mean)
+    return None if found is None else min(max(found.mean, 0.0), 1.0)
 
 
-def _read(text: str) -> _Report | None:
-    try:
-        return msgspec.json.decode(text, type=_Report) if text else None
-    except msgspec.MsgspecError:
-        return None
-
-
-def _by_number(report: _Report) -> tuple[float | None, ...]:
+def _by_number(report: objects.UsageReport) -> tuple[float | None, ...]:
     known = {one.index: one.utilisation for one in report.gpus if 0 <= one.index < _MOST_GPUS}
-    return tuple(_bounded(known.get(index)) for index in range(max(known, default=-1) + 1))
-
-
-def _bounded(value: float | None) -> float | None:
-    return None if value is None else min(max(value, 0.0), 1.0)
+    return tuple(known.get(index) for index in range(max(known, default=-1) + 1))
 
 
 def _same(before: ev.GpusUsed, now: ev.GpusUsed) -> bool:
@@ -276,7 +245,7 @@ class UsageController:
             if node is None or not self._is_told(name):
                 self._teller.forget(name)
                 continue
-            for event in self._teller.tell(name, node.metadata.annotations, now_s, self._sharers(name)):
+            for event in self._teller.tell(node, now_s, self._sharers(name)):
                 self._say(event)
         for event in self._teller.tell_silent(now_s):
             self._say(event)

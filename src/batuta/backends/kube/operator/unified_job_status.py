@@ -7,7 +7,7 @@ Events are rate-limited: `kubectl describe` shows them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -21,7 +21,7 @@ from batuta.backends.kube.objects import seconds, time_text
 from batuta.backends.kube.operator.context import PendingReason, ReconcileContext
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import build_event, create_event, patch_status
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import Condition, UnifiedJob
 from batuta.core.cluster import Span
 from batuta.core.job import JobState, Progress, SizeChoice
 from batuta.core.reason import Reason
@@ -377,25 +377,33 @@ def _conditions(
     }
     if outlook.faults or (outlook.waiting is not None and not has_places):
         truths["QuotaReserved"] = False
-    before = {one.type: one for one in run.uj.status.conditions}
-    found = []
-    for kind, truth in truths.items():
-        status, known = "True" if truth else "False", before.get(kind)
-        changed = known is None or known.status != status
-        word = reason
-        if kind == "QuotaReserved" and not truth and outlook.reason in OF_QUOTA and not outlook.waiting:
-            word = kueue_name(outlook.reason)  # which other tools know
-        found.append(
-            {
-                "type": kind,
-                "status": status,
-                "reason": word or "Unknown",
-                "message": message[:1024],
-                "lastTransitionTime": time_text(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
-                "observedGeneration": run.uj.metadata.generation,
-            }
-        )
-    return found
+    reasons = dict.fromkeys(truths, reason)
+    if not truths["QuotaReserved"] and outlook.reason in OF_QUOTA and not outlook.waiting:
+        reasons["QuotaReserved"] = kueue_name(outlook.reason)  # which other tools know
+    return build_conditions(run.uj.metadata.generation, run.uj.status.conditions, truths, reasons, message, now_s)
+
+
+def build_conditions(
+    generation: int,
+    before: Iterable[Condition],
+    truths: Mapping[str, bool],
+    reasons: Mapping[str, str],
+    message: str,
+    now_s: float,
+) -> list[dict[str, Any]]:
+    """The conditions of an object that had others before; one that is as it was keeps its time."""
+    since = {(one.type, one.status): one.last_transition_time for one in before}
+    return [
+        {
+            "type": kind,
+            "status": str(truth),
+            "reason": reasons[kind] or "Unknown",
+            "message": message[:1024],
+            "lastTransitionTime": since.get((kind, str(truth)), time_text(now_s)),
+            "observedGeneration": generation,
+        }
+        for kind, truth in truths.items()
+    ]
 
 
 async def _apply_target(name: str, namespace: str, target: int, api: Api) -> None:

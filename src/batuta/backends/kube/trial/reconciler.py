@@ -9,13 +9,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
-import msgspec
-
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.objects import seconds, time_text
+from batuta.backends.kube.objects import GpuFigures, read_usage, seconds, time_text
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.unified_job_status import is_finished
+from batuta.backends.kube.operator.unified_job_status import build_conditions, is_finished
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import WriteQueue, create_unless_there, delete_object, patch_status
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
@@ -45,62 +43,12 @@ from batuta.engine.trials.lifecycle import (
 )
 from batuta.engine.trials.measurement import Lesson, Look, Seen, learn, read_run
 
-
-class _Gpu(msgspec.Struct, rename="camel"):
-    """One GPU of an agent's report."""
-
-    index: int
-    utilisation: float | None = None
-    memory_used_mib: float | None = None
-
-
-class _Report(msgspec.Struct):
-    """What an agent writes on its node."""
-
-    time: float
-    gpus: list[_Gpu] = []
-
-
-class RunUsage:
-    """All that was seen of one run. An operator that comes later sees what comes later."""
-
-    def __init__(self, since_s: float) -> None:
-        """Reports of a time before `since_s` are about an earlier job on the GPUs, or about its loading."""
-        self.seen = Seen()
-        self._since_s = since_s
-        self._last_s: dict[NodeName, float] = {}
-        """Of the last report of each node that was taken in: agents report when they like."""
-
-    def look(self, placement: Placement, nodes: Mapping[str, objects.Node]) -> None:
-        """Takes in what the agents of its nodes have reported since the last look."""
-        reports = {node: _report(nodes.get(node)) for node in placement.nodes}
-        new = {
-            node: report
-            for node, report in reports.items()
-            if report is not None and report.time > self._last_s.get(node, self._since_s)
-        }
-        if not new:
-            return
-        self._last_s |= {node: report.time for node, report in new.items()}
-        spans = (span for span in placement.spans if span.node in new)
-        self.seen.add(_summed(gpu for span in spans for gpu in new[span.node].gpus if gpu.index in span.gpus))
-
-
-def _summed(figures: Iterable[_Gpu]) -> Look:
-    figures = tuple(figures)
-    memory = [one.memory_used_mib for one in figures if one.memory_used_mib is not None]
-    busy = [min(max(one.utilisation, 0.0), 1.0) for one in figures if one.utilisation is not None]
-    return Look(round(max(memory)) if memory else None, fmean(busy) if busy else None)
-
-
-def _report(node: objects.Node | None) -> _Report | None:
-    text = "" if node is None else node.metadata.annotations.get(names.UTILISATION, "")
-    try:
-        return msgspec.json.decode(text, type=_Report) if text else None
-    except msgspec.MsgspecError:
-        return None
-
-
+KEY: Final = "trial-run/"
+"""What the keys of its writes begin with."""
+TRY_AGAIN_S: Final = 1.0
+"""After a fault, its status is written so much later."""
+APPEARS_WITHIN_S: Final = 10.0
+"""A job that is named may come so much later than the trial that names it."""
 _OUTCOMES: Final = {one.value: one for one in TrialOutcome}
 _LONGEST_DETAIL: Final = 1024
 PLANNED, WAITS, RUNS, NOT_TRIED = "planned", "waits", "runs", "not tried"
@@ -119,160 +67,6 @@ class TrialConclusion:
     lesson: Lesson | None = None
 
 
-def conclude(lesson: Lesson) -> TrialConclusion:
-    """What follows from all that was measured."""
-    if not lesson.fits:
-        return TrialConclusion(JobState.FAILED, OUT_OF_MEMORY, lesson.sentence, lesson)
-    reason = TOO_LITTLE if lesson.choice is None else MEASURED
-    return TrialConclusion(JobState.SUCCEEDED, reason, lesson.sentence, lesson)
-
-
-def status_of(
-    trial: TrialRun,
-    plan: TrialPlan | None,
-    measured: Mapping[int, TrialMeasurement],
-    living: Mapping[int, str],
-    conclusion: TrialConclusion | None,
-    now_s: float,
-) -> dict[str, Any]:
-    """The whole status, as it shall be. `living`: by size, what a run does that is not measured yet."""
-    sizes = () if plan is None else plan.sizes
-    state = JobState.RUNNING if conclusion is None else conclusion.state
-    found: dict[str, Any] = {
-        "observedGeneration": trial.metadata.generation,
-        "state": state.value,
-        "reason": "InTrial" if conclusion is None else conclusion.reason,
-        "message": f"{len(measured)} of {len(sizes)} sizes are done" if conclusion is None else conclusion.message,
-        "progress": f"{len(measured)}/{len(sizes)}",
-        "runs": _rows(trial, sizes, measured, living, is_over=conclusion is not None),
-    }
-    if plan is not None:
-        found["eachSeconds"] = max(1, round(plan.each_s))
-    if conclusion is not None:
-        found["completionTime"] = trial.status.completion_time or time_text(now_s)
-        choice = None if conclusion.lesson is None else conclusion.lesson.choice
-        if choice is not None:
-            found["chosenGpus"], found["fastestGpus"] = choice.gpus, choice.best_gpus
-            found["chosenPercentage"] = round(100 * choice.speed_share)
-    found["conditions"] = _conditions(trial, conclusion, found, now_s)
-    return found
-
-
-def shows(trial: TrialRun, status: Mapping[str, Any]) -> bool:
-    """Whether the object has this status."""
-    shown = trial.raw_status if isinstance(trial.raw_status, dict) else {}
-    return all(shown.get(key) == value for key, value in status.items())
-
-
-def read_measured(trial: TrialRun, application: str) -> dict[int, TrialMeasurement]:
-    """What an operator before this one has written down."""
-    namespace = trial.metadata.namespace
-    return {
-        one.gpus: TrialMeasurement(
-            run=f"{namespace}/{one.job}",
-            gpus=one.gpus,
-            outcome=_OUTCOMES[one.state],
-            application=application,
-            gpu_type=one.gpu_type,
-            nodes=one.nodes,
-            racks=one.racks,
-            unit=one.unit,
-            batch=one.batch,
-            units_per_s=_number(one.units_per_second),
-            step_s=None if not (per_s := _number(one.steps_per_second)) else 1.0 / per_s,
-            memory_mib=one.memory_mib,
-            utilisation=None if one.utilisation_percentage is None else one.utilisation_percentage / 100,
-            detail=one.message,
-        )
-        for one in trial.status.runs
-        if one.state in _OUTCOMES
-    }
-
-
-def efficiencies(measured: Iterable[TrialMeasurement]) -> dict[int, float]:
-    """By size: speed for each GPU, relative to that at the smallest size that was measured."""
-    speeds = {one.gpus: one.units_per_s / one.gpus for one in measured if one.units_per_s}
-    return {gpus: speed / speeds[min(speeds)] for gpus, speed in speeds.items()}
-
-
-def _rows(
-    trial: TrialRun,
-    sizes: Sequence[int],
-    measured: Mapping[int, TrialMeasurement],
-    living: Mapping[int, str],
-    *,
-    is_over: bool,
-) -> list[dict[str, Any]]:
-    shares = efficiencies(measured.values())
-    rows = []
-    for gpus in sizes:
-        row: dict[str, Any] = {"gpus": gpus, "job": run_name(trial.metadata.name, gpus)}
-        if gpus in measured:
-            rows.append(row | _row(measured[gpus], shares.get(gpus)))
-        else:
-            rows.append(row | {"state": NOT_TRIED if is_over else living.get(gpus, PLANNED)})
-    return rows
-
-
-def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"state": one.outcome.value, "nodes": one.nodes, "racks": one.racks}
-    known = {
-        "gpuType": one.gpu_type,
-        "unit": one.unit,
-        "batch": one.batch,
-        "unitsPerSecond": "" if one.units_per_s is None else f"{one.units_per_s:.6g}",
-        "stepsPerSecond": "" if not one.step_s else f"{1.0 / one.step_s:.6g}",
-        "message": one.detail[:_LONGEST_DETAIL],
-    }
-    row |= {key: value for key, value in known.items() if value}
-    if share is not None:
-        row["efficiencyPercentage"] = round(100 * share)
-    if one.memory_mib is not None:
-        row["memoryMib"] = one.memory_mib
-    if one.utilisation is not None:
-        row["utilisationPercentage"] = round(100 * one.utilisation)
-    return row
-
-
-def _conditions(
-    trial: TrialRun, conclusion: TrialConclusion | None, found: Mapping[str, Any], now_s: float
-) -> list[dict[str, Any]]:
-    is_complete = conclusion is not None and conclusion.state is JobState.SUCCEEDED
-    truths = {"Complete": is_complete, "Failed": conclusion is not None and not is_complete}
-    before = {one.type: one for one in trial.status.conditions}
-    listed = []
-    for kind, truth in truths.items():
-        status, known = "True" if truth else "False", before.get(kind)
-        since = known.last_transition_time if known is not None and known.status == status else time_text(now_s)
-        listed.append(
-            {
-                "type": kind,
-                "status": status,
-                "reason": found["reason"],
-                "message": found["message"][:_LONGEST_DETAIL],
-                "lastTransitionTime": since,
-                "observedGeneration": trial.metadata.generation,
-            }
-        )
-    return listed
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        return None
-    return value if value is not None and value > 0 else None
-
-
-KEY: Final = "trial-run/"
-"""What the keys of its writes begin with."""
-TRY_AGAIN_S: Final = 1.0
-"""After a fault, its status is written so much later."""
-APPEARS_WITHIN_S: Final = 10.0
-"""A job that is named may come so much later than the trial that names it."""
-
-
 @dataclass(slots=True)
 class TrialContext:
     """What trials need of the operator. For the engine's thread only."""
@@ -286,6 +80,31 @@ class TrialContext:
     """Whether earlier runs of a job's application are remembered."""
     watched_s: float = math.inf
     """Since when this operator watches runs; set when it first looks at all of them."""
+
+
+class RunUsage:
+    """All that was seen of one run. An operator that comes later sees what comes later."""
+
+    def __init__(self, since_s: float) -> None:
+        """Reports of a time before `since_s` are about an earlier job on the GPUs, or about its loading."""
+        self.seen = Seen()
+        self._since_s = since_s
+        self._last_s: dict[NodeName, float] = {}
+        """Of the last report of each node that was taken in: agents report when they like."""
+
+    def look(self, placement: Placement, nodes: Mapping[str, objects.Node]) -> None:
+        """Takes in what the agents of its nodes have reported since the last look."""
+        reports = {name: read_usage(nodes[name]) for name in placement.nodes if name in nodes}
+        new = {
+            node: report
+            for node, report in reports.items()
+            if report is not None and report.time > self._last_s.get(node, self._since_s)
+        }
+        if not new:
+            return
+        self._last_s |= {node: report.time for node, report in new.items()}
+        spans = (span for span in placement.spans if span.node in new)
+        self.seen.add(_summed(gpu for span in spans for gpu in new[span.node].gpus if gpu.index in span.gpus))
 
 
 class TrialReconciler:
@@ -516,3 +335,141 @@ class TrialReconciler:
     def _ask(self, what: str, do: Callable[[Api], Any], now_s: float) -> None:
         if not self._context.writes.ask(f"{KEY}{self.run.id}//{what}", do, now_s):
             self._is_waiting = True
+
+
+def _summed(figures: Iterable[GpuFigures]) -> Look:
+    figures = tuple(figures)
+    memory = [one.memory_used_mib for one in figures if one.memory_used_mib is not None]
+    busy = [one.utilisation for one in figures if one.utilisation is not None]
+    return Look(round(max(memory)) if memory else None, fmean(busy) if busy else None)
+
+
+# --------------------------------------------------------------------------------------------- its status
+
+
+def conclude(lesson: Lesson) -> TrialConclusion:
+    """What follows from all that was measured."""
+    if not lesson.fits:
+        return TrialConclusion(JobState.FAILED, OUT_OF_MEMORY, lesson.sentence, lesson)
+    reason = TOO_LITTLE if lesson.choice is None else MEASURED
+    return TrialConclusion(JobState.SUCCEEDED, reason, lesson.sentence, lesson)
+
+
+def status_of(
+    trial: TrialRun,
+    plan: TrialPlan | None,
+    measured: Mapping[int, TrialMeasurement],
+    living: Mapping[int, str],
+    conclusion: TrialConclusion | None,
+    now_s: float,
+) -> dict[str, Any]:
+    """The whole status, as it shall be. `living`: by size, what a run does that is not measured yet."""
+    sizes = () if plan is None else plan.sizes
+    state = JobState.RUNNING if conclusion is None else conclusion.state
+    found: dict[str, Any] = {
+        "observedGeneration": trial.metadata.generation,
+        "state": state.value,
+        "reason": "InTrial" if conclusion is None else conclusion.reason,
+        "message": f"{len(measured)} of {len(sizes)} sizes are done" if conclusion is None else conclusion.message,
+        "progress": f"{len(measured)}/{len(sizes)}",
+        "runs": _rows(trial, sizes, measured, living, is_over=conclusion is not None),
+    }
+    if plan is not None:
+        found["eachSeconds"] = max(1, round(plan.each_s))
+    if conclusion is not None:
+        found["completionTime"] = trial.status.completion_time or time_text(now_s)
+        choice = None if conclusion.lesson is None else conclusion.lesson.choice
+        if choice is not None:
+            found["chosenGpus"], found["fastestGpus"] = choice.gpus, choice.best_gpus
+            found["chosenPercentage"] = round(100 * choice.speed_share)
+    is_complete = conclusion is not None and conclusion.state is JobState.SUCCEEDED
+    truths = {"Complete": is_complete, "Failed": conclusion is not None and not is_complete}
+    reasons = dict.fromkeys(truths, found["reason"])
+    found["conditions"] = build_conditions(
+        trial.metadata.generation, trial.status.conditions, truths, reasons, found["message"], now_s
+    )
+    return found
+
+
+def shows(trial: TrialRun, status: Mapping[str, Any]) -> bool:
+    """Whether the object has this status."""
+    shown = trial.raw_status if isinstance(trial.raw_status, dict) else {}
+    return all(shown.get(key) == value for key, value in status.items())
+
+
+def read_measured(trial: TrialRun, application: str) -> dict[int, TrialMeasurement]:
+    """What an operator before this one has written down."""
+    namespace = trial.metadata.namespace
+    return {
+        one.gpus: TrialMeasurement(
+            run=f"{namespace}/{one.job}",
+            gpus=one.gpus,
+            outcome=_OUTCOMES[one.state],
+            application=application,
+            gpu_type=one.gpu_type,
+            nodes=one.nodes,
+            racks=one.racks,
+            unit=one.unit,
+            batch=one.batch,
+            units_per_s=_number(one.units_per_second),
+            step_s=None if not (per_s := _number(one.steps_per_second)) else 1.0 / per_s,
+            memory_mib=one.memory_mib,
+            utilisation=None if one.utilisation_percentage is None else one.utilisation_percentage / 100,
+            detail=one.message,
+        )
+        for one in trial.status.runs
+        if one.state in _OUTCOMES
+    }
+
+
+def efficiencies(measured: Iterable[TrialMeasurement]) -> dict[int, float]:
+    """By size: speed for each GPU, relative to that at the smallest size that was measured."""
+    speeds = {one.gpus: one.units_per_s / one.gpus for one in measured if one.units_per_s}
+    return {gpus: speed / speeds[min(speeds)] for gpus, speed in speeds.items()}
+
+
+def _rows(
+    trial: TrialRun,
+    sizes: Sequence[int],
+    measured: Mapping[int, TrialMeasurement],
+    living: Mapping[int, str],
+    *,
+    is_over: bool,
+) -> list[dict[str, Any]]:
+    shares = efficiencies(measured.values())
+    rows = []
+    for gpus in sizes:
+        row: dict[str, Any] = {"gpus": gpus, "job": run_name(trial.metadata.name, gpus)}
+        if gpus in measured:
+            rows.append(row | _row(measured[gpus], shares.get(gpus)))
+        else:
+            rows.append(row | {"state": NOT_TRIED if is_over else living.get(gpus, PLANNED)})
+    return rows
+
+
+def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"state": one.outcome.value, "nodes": one.nodes, "racks": one.racks}
+    known = {
+        "gpuType": one.gpu_type,
+        "unit": one.unit,
+        "batch": one.batch,
+        "unitsPerSecond": "" if one.units_per_s is None else f"{one.units_per_s:.6g}",
+        "stepsPerSecond": "" if not one.step_s else f"{1.0 / one.step_s:.6g}",
+        "message": one.detail[:_LONGEST_DETAIL],
+    }
+    row |= {key: value for key, value in known.items() if value}
+    if share is not None:
+        row["efficiencyPercentage"] = round(100 * share)
+    if one.memory_mib is not None:
+        row["memoryMib"] = one.memory_mib
+    if one.utilisation is not None:
+        row["utilisationPercentage"] = round(100 * one.utilisation)
+    return row
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        return None
+    return value if value is not None and value > 0 else None
