@@ -18,7 +18,7 @@ from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD, Kind, Stored
 from batuta.backends.kube.client.leader_election import LEASE, Lease
 from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
-from batuta.backends.kube.objects import Batch, Node, Pod, read_time, read_usage
+from batuta.backends.kube.objects import Batch, Node, Pod, has_condition, read_time, read_usage
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.engine.soundness import Finding, error, named, note, ok, warning
@@ -415,7 +415,7 @@ def _leaked(snapshot: ClusterSnapshot) -> Finding:
     workloads = [
         f"workload {one.metadata.namespace}/{one.metadata.name}"
         for one in snapshot.workloads or ()
-        if _is_reserved(one.status)
+        if has_condition(one.status, "QuotaReserved")
         and any(owner.kind == names.KIND and owner.uid not in uids for owner in one.metadata.owner_references)
     ]
     ghosts = [*pods, *workloads]
@@ -423,14 +423,6 @@ def _leaked(snapshot: ClusterSnapshot) -> Finding:
         fix = "kubectl delete what is named here; see whether the cluster's garbage collector runs"
         return error("leaked quota", f"{len(ghosts)} belong to jobs that are gone: {named(ghosts)}", fix)
     return ok("leaked quota", "none: all quota in use belongs to jobs that are there")
-
-
-def _is_reserved(status: dict[str, object]) -> bool:
-    conditions = status.get("conditions")
-    return isinstance(conditions, list) and any(
-        isinstance(one, dict) and one.get("type") == "QuotaReserved" and one.get("status") == "True"
-        for one in conditions
-    )
 
 
 def _orphans(snapshot: ClusterSnapshot) -> Finding:

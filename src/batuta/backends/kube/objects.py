@@ -44,7 +44,6 @@ class Meta(_Base):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
 
 
 class Condition(_Base):
@@ -55,7 +54,6 @@ class Condition(_Base):
     reason: str = ""
     message: str = ""
     last_transition_time: str = ""
-    observed_generation: int = 0
 
 
 class Expression(_Base):
@@ -152,7 +150,6 @@ class Taint(_Base):
 class ContainerPort(_Base):
     """A port; only those on the host matter here."""
 
-    container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
@@ -194,14 +191,6 @@ class TopologySpread(_Base):
     node_taints_policy: str = "Ignore"
 
 
-class WorkloadReference(_Base):
-    """The upstream group that a pod belongs to (1.35: workloadRef)."""
-
-    name: str = ""
-    pod_group: str = ""
-    pod_group_replica_key: str = ""
-
-
 class SchedulingGroup(_Base):
     """The upstream group that a pod belongs to (1.36 and later)."""
 
@@ -225,7 +214,6 @@ class PodSpec(_Base):
     resources: Resources | None = None
     """Of the whole pod, where they are stated."""
     topology_spread_constraints: list[TopologySpread] = []
-    workload_ref: WorkloadReference | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -249,7 +237,6 @@ class ContainerStatus(_Base):
 
     name: str = ""
     ready: bool = False
-    restart_count: int = 0
     resources: Resources | None = None
     """What the kubelet has put in force; differs from the spec while a pod is resized in place."""
     allocated_resources: dict[str, str] = {}
@@ -267,7 +254,6 @@ class PodStatus(_Base):
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
-    nominated_node_name: str = ""
 
 
 class Pod(_Base):
@@ -362,7 +348,6 @@ class PodGroupSpec(_Base):
     """`scheduling.x-k8s.io` PodGroup."""
 
     min_member: int = 0
-    schedule_timeout_seconds: int | None = None
 
 
 class PodGroup(_Base):
@@ -406,6 +391,16 @@ def read_usage(node: Node) -> UsageReport | None:
         return msgspec.json.decode(text, type=UsageReport) if text else None
     except msgspec.MsgspecError:
         return None
+
+
+def has_condition(status: Any, *types: str) -> bool:
+    """Whether a status, which may be anything, has one of these conditions as true."""
+    listed = status.get("conditions") if isinstance(status, dict) else None
+    return any(
+        one.get("type") in types and one.get("status") == "True"
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, dict)
+    )
 
 
 def read_time(text: Any) -> float | None:

@@ -21,7 +21,14 @@ from batuta.spec.yaml_reader import YamlReader
 class Settings(BaseModel):
     """A mapping that people write in camelCase; an unknown key is an error."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_default=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
 
 
 Model = TypeVar("Model", bound=Settings)

@@ -102,21 +102,12 @@ def _slim_parts(node: str, scheduler: str, phase: str) -> tuple[objects.PodSpec,
 
 def slim_batch(job: objects.Batch) -> objects.Batch:
     """A Job or MPIJob; of one that is over only what tells which it was."""
-    return objects.Batch(metadata=_slim(job.metadata)) if _has_ended(job.status) else job
+    return objects.Batch(metadata=_slim(job.metadata)) if objects.has_condition(job.status, *_ENDS) else job
 
 
 def slim_unified_job(job: UnifiedJob) -> UnifiedJob:
     """A UnifiedJob; of one that is over only what tells which it was."""
-    return UnifiedJob(metadata=_slim(job.metadata)) if _has_ended(job.raw_status) else job
-
-
-def _has_ended(status: Any) -> bool:
-    listed = status.get("conditions") if isinstance(status, dict) else None
-    return any(
-        one.get("type") in _ENDS and one.get("status") == "True"
-        for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, dict)
-    )
+    return UnifiedJob(metadata=_slim(job.metadata)) if objects.has_condition(job.raw_status, *_ENDS) else job
 
 
 def _slim(meta: objects.Meta) -> objects.Meta:
@@ -132,14 +123,12 @@ def _slim(meta: objects.Meta) -> objects.Meta:
         labels=labels,
         annotations=_NOTHING,
         owner_references=_NOBODY,
-        finalizers=_NO_ONE,
     )
 
 
 # Objects of an informer are never changed in place, so all share these.
 _NOTHING: dict[str, str] = {}
 _NOBODY: list[objects.OwnerReference] = []
-_NO_ONE: list[str] = []
 
 
 @dataclass(slots=True)

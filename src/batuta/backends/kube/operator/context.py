@@ -55,8 +55,6 @@ class Timing:
 
     gang_timeout_s: float = 300.0
     """A gang whose binding takes longer than this gives its places back."""
-    echo_s: float = 60.0
-    """A binding that no watch event has confirmed for so long did not happen."""
     backoff_s: float = 2.0
     """Before a job is tried again that the nodes would not have; it doubles."""
     longest_backoff_s: float = 300.0

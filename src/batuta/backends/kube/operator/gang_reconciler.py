@@ -51,8 +51,6 @@ BEFORE_ALL: Final = 2**31
 class PendingNotice:
     """What one gang has to say. Methods that return a time may be called again then, to say the rest."""
 
-    __slots__ = ("_context", "_job", "_missing_s", "_told_s", "_why", "refusal")
-
     def __init__(self, context: ReconcileContext, job: JobId) -> None:
         self._context = context
         self._job = job
@@ -104,8 +102,6 @@ class UnplannedPlacements:
     bound can always be made whole, and they never wait for each other in a circle.
     """
 
-    __slots__ = ("_context", "_job", "_partly_s", "_refusals", "not_before_s")
-
     def __init__(self, context: ReconcileContext, job: JobId) -> None:
         self._context = context
         self._job = job
@@ -121,10 +117,7 @@ class UnplannedPlacements:
         return self._partly_s is not None
 
     def note_partly_bound(self, is_partly: bool, now_s: float) -> None:
-        if not is_partly:
-            self._partly_s = None
-        elif self._partly_s is None:
-            self._partly_s = now_s
+        self._partly_s = (now_s if self._partly_s is None else self._partly_s) if is_partly else None
 
     def back_off(self, now_s: float) -> None:
         """It was refused: each time it waits longer."""
@@ -132,7 +125,6 @@ class UnplannedPlacements:
         self.not_before_s = now_s + self._context.timing.refusal_backoff.pause_s(self._refusals)
 
     def forget_refusals(self) -> None:
-        """All pods are bound."""
         self._refusals, self.not_before_s = 0, 0.0
 
     def ask(self, key: str, pods: Iterable[objects.Pod], now_s: float) -> float:
@@ -158,23 +150,6 @@ class GangReconciler:
     pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
     what it holds as used by others, until it is whole.
     """
-
-    __slots__ = (
-        "_context",
-        "_extra",
-        "_has_started",
-        "_is_unsure",
-        "_job",
-        "_notice",
-        "_parked_s",
-        "_pods",
-        "_unplanned",
-        "due_s",
-        "id",
-        "is_ending",
-        "is_over",
-        "wanted",
-    )
 
     def __init__(self, context: ReconcileContext, gang: GangId, known: KnownJob | None = None) -> None:
         self.id: JobId = str(gang)
@@ -207,7 +182,6 @@ class GangReconciler:
         self._extra.discard(key)
 
     def want(self, placement: Placement | None) -> None:
-        """The World has decided where it shall be; None for nowhere."""
         self.wanted = placement
         self._has_started = False
 
@@ -225,7 +199,6 @@ class GangReconciler:
         self._context.say(ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid))
 
     def leaves(self, pod: objects.Pod) -> bool:
-        """Whether a pod of it gives its place back soon."""
         return self.is_booked and self.wanted is None
 
     def waits(self, why: str) -> bool:
@@ -234,16 +207,13 @@ class GangReconciler:
 
     @property
     def is_booked(self) -> bool:
-        """Whether what it holds is in the World's books under its name."""
         return self._job is not None and self._parked_s is None
 
     def holds(self, key: str) -> bool:
-        """Whether that is so for one of its pods."""
         return self.is_booked and key not in self._extra
 
     @property
     def is_urgent(self) -> bool:
-        """A part of it holds GPUs and waits for the others."""
         return self._unplanned.is_partly_bound
 
     # ------------------------------------------------------------------------------------------- its turn
@@ -462,6 +432,7 @@ class GangReconciler:
             self._context.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
 
     def _forget_refusals(self) -> None:
+        """All pods are bound."""
         self._unplanned.forget_refusals()
         self._notice.refusal = ""
 

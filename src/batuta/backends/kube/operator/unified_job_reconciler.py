@@ -177,14 +177,13 @@ class UnifiedJobReconciler:
         return 0 if self.run is None or self.wanted is None else self.run.target
 
     def leaves(self, pod: objects.Pod) -> bool:
-        """Whether a pod of it gives its place back soon."""
         if self.wanted is None or pod.metadata.deletion_timestamp or self._session.is_asking:
             return True
         return self._run_state.leaves(pod, self._kind)
 
     @property
     def is_booked(self) -> bool:
-        """Whether the World knows it: it was understood, and is not over."""
+        """It was understood, and is not over."""
         return self._job is not None and not self._is_told
 
     @property

@@ -139,9 +139,6 @@ class WriteQueue:
         self._asked.append((key, do))
         return True
 
-    def is_under_way(self, key: str) -> bool:
-        return key in self._under_way
-
     def is_busy(self, prefix: str) -> bool:
         """Whether a write whose key begins so is under way, or failed and is to be tried again."""
         return any(key.startswith(prefix) for key in (*self._under_way, *self._waiting))
