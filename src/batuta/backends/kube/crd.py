@@ -140,12 +140,7 @@ class Definition:
         model = "/".join(self.module.split(".")[:-1])
         head = f"# Made by: python -m {self.module}\n# The source of truth is src/{model}/model.py\n"
         return head + yaml.dump(
-            self.build(),
-            Dumper=_NoAliases,
-            sort_keys=False,
-            width=110,
-            allow_unicode=True,
-            default_flow_style=False,
+            self.build(), Dumper=_NoAliases, sort_keys=False, width=110, allow_unicode=True, default_flow_style=False
         )
 
     def _version(self) -> dict[str, Any]:

@@ -237,11 +237,7 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     silent = _silent(snapshot)
     if silent:
         told = [f"{name} ({age_s:.0f} s)" for name, age_s in silent.items()]
-        yield error(
-            "heartbeats",
-            f"{len(silent)} nodes do not answer: {named(told)}",
-            "see their kubelets and network",
-        )
+        yield error("heartbeats", f"{len(silent)} nodes do not answer: {named(told)}", "see their kubelets and network")
     elif snapshot.nodes:
         yield ok("heartbeats", f"all {len(snapshot.nodes)} nodes answer")
     yield from _pressed(snapshot.nodes)

@@ -18,13 +18,7 @@ from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES
 from batuta.backends.kube.objects import Pod
 from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
-from batuta.backends.kube.operator.watched_kinds import (
-    ALWAYS,
-    ANY_VERSION,
-    EVERYWHERE,
-    IF_SERVED,
-    UNIFIED_JOB,
-)
+from batuta.backends.kube.operator.watched_kinds import ALWAYS, ANY_VERSION, EVERYWHERE, IF_SERVED, UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox
 
 LOOK_AGAIN_S: Final = 30.0

@@ -122,9 +122,7 @@ class NodeReporter:
     """Tells the World about nodes: what is new since it was told last."""
 
     def __init__(
-        self,
-        known: Mapping[NodeName, tuple[Node, bool, bool]],
-        ill: Mapping[NodeName, frozenset[int]] | None = None,
+        self, known: Mapping[NodeName, tuple[Node, bool, bool]], ill: Mapping[NodeName, frozenset[int]] | None = None
     ) -> None:
         """`known`: what the World knows already: node, whether it is open, whether it is there.
 

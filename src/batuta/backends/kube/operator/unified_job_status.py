@@ -484,10 +484,5 @@ def event_of(uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> dict
         "uid": meta.uid,
     }
     return build_event(
-        about,
-        news.value,
-        note,
-        now_s,
-        "Warning" if news in _WARNINGS else "Normal",
-        said=f"{news.value} {note}",
+        about, news.value, note, now_s, "Warning" if news in _WARNINGS else "Normal", said=f"{news.value} {note}"
     )

@@ -246,12 +246,7 @@ class LogReaders:
     """The event loop's side: one task for each log, of which so many read at a time."""
 
     def __init__(
-        self,
-        api: Api,
-        tell: Tell,
-        most: int = MOST_LOGS,
-        turn_s: float = TURN_S,
-        pace: ReadingPace = DEFAULT_PACE,
+        self, api: Api, tell: Tell, most: int = MOST_LOGS, turn_s: float = TURN_S, pace: ReadingPace = DEFAULT_PACE
     ) -> None:
         """`tell` is given what was heard, on the event loop."""
         self._api = api

@@ -62,10 +62,7 @@ def tried_job(trial: TrialRun, jobs: Mapping[str, UnifiedJob]) -> UnifiedJob | N
 
 
 def plan(
-    trial: TrialRun,
-    uj: UnifiedJob,
-    classes: Mapping[str, objects.PriorityClass],
-    most_that_fit: Callable[[Job], int],
+    trial: TrialRun, uj: UnifiedJob, classes: Mapping[str, objects.PriorityClass], most_that_fit: Callable[[Job], int]
 ) -> Planned | Unplannable:
     """The plan. Once it has been written down it stays, whatever nodes come and go."""
     faults = [*trial.unreadable, *(() if trial.unreadable else broken(RULES, trial))]
@@ -102,11 +99,7 @@ def _first_plan(trial: TrialRun, uj: UnifiedJob, job: Job, most: int) -> TrialPl
         each_s=None if spec.each_seconds is None else float(spec.each_seconds),
     )
     return plan_trial(
-        job,
-        wishes,
-        most,
-        open_up_to=most if is_open else None,
-        for_good=job.checkpoint_interval_s == NEVER_S,
+        job, wishes, most, open_up_to=most if is_open else None, for_good=job.checkpoint_interval_s == NEVER_S
     )
 
 

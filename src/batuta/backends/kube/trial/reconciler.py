@@ -17,14 +17,7 @@ from batuta.backends.kube.operator.unified_job_status import build_conditions, i
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import WriteQueue, create_unless_there, delete_object, patch_status
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
-from batuta.backends.kube.trial.plan import (
-    Planned,
-    Unplannable,
-    plan,
-    run_manifest,
-    run_name,
-    tried_job,
-)
+from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, run_manifest, run_name, tried_job
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
