@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from batuta.backends.kube.health.state import StoredState, load_state
 from batuta.backends.kube.kueue.setup import QuotaControllers, set_up_quota
 from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver, ParkingController
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext, Timing
+from batuta.backends.kube.operator.context import RESTART_BACKOFF, JobReconciler, KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
 from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
 from batuta.backends.kube.operator.nodes import NodeReporter
@@ -253,7 +253,8 @@ def kube_backend(
     observed = ObjectCache()
     writes = WriteQueue(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
-    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds)
+    restart_backoff = replace(RESTART_BACKOFF, first_s=config.restart_backoff_seconds)
+    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff=restart_backoff)
     usher = GangBinder(binder, writes, timing, partial(_expected, world))
     teller = NodeReporter(_known_nodes(world), _known_ill(world))
     site = ReconcileContext(

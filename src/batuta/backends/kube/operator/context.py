@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
@@ -19,6 +19,11 @@ from batuta.core.event import Event
 from batuta.core.job import Job, JobId, SizeChoice
 from batuta.engine.jobs.backoff import Backoff
 from batuta.prediction.initial_size import choose_size
+
+REFUSAL_BACKOFF: Final = Backoff(2.0, 300.0)
+"""Before a job is tried again that the nodes would not have."""
+RESTART_BACKOFF: Final = Backoff(10.0, 360.0)
+"""Before a job starts again that failed by its own doing, as for Jobs of batch/v1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +60,8 @@ class Timing:
 
     gang_timeout_s: float = 300.0
     """A gang whose binding takes longer than this gives its places back."""
-    backoff_s: float = 2.0
-    """Before a job is tried again that the nodes would not have; it doubles."""
-    longest_backoff_s: float = 300.0
-    restart_backoff_s: float = 10.0
-    """Before a job starts again that failed by its own doing; it doubles, as for Jobs of batch/v1."""
-    longest_restart_backoff_s: float = 360.0
-
-    @property
-    def refusal_backoff(self) -> Backoff:
-        """After bindings that were refused."""
-        return Backoff(self.backoff_s, self.longest_backoff_s)
-
-    @property
-    def restart_backoff(self) -> Backoff:
-        """After failures of a job's own."""
-        return Backoff(self.restart_backoff_s, self.longest_restart_backoff_s)
+    refusal_backoff: Backoff = REFUSAL_BACKOFF
+    restart_backoff: Backoff = RESTART_BACKOFF
 
 
 class PendingReason(NamedTuple):

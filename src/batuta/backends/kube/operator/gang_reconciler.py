@@ -23,22 +23,8 @@ from batuta.backends.kube.operator.workqueue import build_event, create_event, d
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job, JobId, JobState
+from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome, RunEnd
-from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    Conclude,
-    Desired,
-    Fit,
-    GiveUp,
-    Grace,
-    Maintain,
-    Observed,
-    ObservedRun,
-    RunPhase,
-    Stop,
-    reconcile,
-)
 
 UNSCHEDULABLE: Final = "Unschedulable"
 TELL_EVERY_S: Final = 30.0
@@ -240,31 +226,31 @@ class GangReconciler:
         """Asks what comes next, and carries it out. It has no restarts: its owner makes pods again."""
         is_deleted = outcome is not None and outcome.end is RunEnd.STOPPED
         # The kubelet sees to it that pods end in time, and pods of others are not asked to save.
-        desired = Desired(self.wanted, is_ending=self.is_ending or is_deleted, grace=Grace(stop_s=math.inf))
-        run = ObservedRun(
-            RunPhase.RUNNING if self._has_started else RunPhase.STARTING,
-            Fit.RESTART if self.wanted is None else Fit.SAME,
+        desired = jobs.Desired(self.wanted, is_ending=self.is_ending or is_deleted, grace=jobs.Grace(stop_s=math.inf))
+        run = jobs.ObservedRun(
+            jobs.RunPhase.RUNNING if self._has_started else jobs.RunPhase.STARTING,
+            jobs.Fit.RESTART if self.wanted is None else jobs.Fit.SAME,
             is_adopted=outcome is not None or not self._is_unsure,
             is_announced=self._has_started,
             outcome=outcome,
         )
         has_failed = outcome is not None and outcome.end is RunEnd.FAILED
-        for action in reconcile(desired, Observed(run, failures=int(has_failed)), now_s).actions:
+        for action in jobs.reconcile(desired, jobs.Observed(run, failures=int(has_failed)), now_s).actions:
             self._carry_out(action, now_s)
 
-    def _carry_out(self, action: Action, now_s: float) -> None:
+    def _carry_out(self, action: jobs.Action, now_s: float) -> None:
         assert self._job is not None
         match action:
-            case Adopt():
+            case jobs.Adopt():
                 self._take_up(self._job, now_s)
-            case Maintain():
+            case jobs.Maintain():
                 assert self.wanted is not None
                 self._take_seats(self._job, self.wanted, self._pods.staying(), now_s)
-            case Stop():
+            case jobs.Stop():
                 self._clear(self._pods.staying(), now_s)
-            case Conclude(state, outcome):
+            case jobs.Conclude(state, outcome):
                 self._leave(state, outcome.detail, now_s)
-            case GiveUp(outcome):
+            case jobs.GiveUp(outcome):
                 self._leave(JobState.FAILED, outcome.detail, now_s)
 
     def _come(self, staying: Sequence[objects.Pod], now_s: float) -> None:

@@ -348,7 +348,7 @@ class Reconciler:
             self._owner_index.meet(change.object)
             self.touch(key)
         elif isinstance(run := self.runs.get(key), UnifiedJobReconciler):
-            run.vanish()
+            run.look(None)
             self.touch(key)
 
     def _concern(self, taker: ChangeHandler, change: Change[Any], now_s: float) -> None:

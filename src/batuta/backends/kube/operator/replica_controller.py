@@ -399,18 +399,6 @@ class FailureAttribution:
         return found
 
 
-def expires_s(uj: UnifiedJob) -> float:
-    """When the object of a job that is over is to be deleted, by its user's own word."""
-    ttl_s, ended_s = uj.spec.ttl_seconds_after_finished, seconds(uj.status.completion_time or "")
-    return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
-
-
-def deadline_s(uj: UnifiedJob) -> float:
-    """When a job has run too long, by its user's own word."""
-    limit_s, began_s = uj.spec.active_deadline_seconds, seconds(uj.status.start_time or "")
-    return began_s + limit_s if limit_s is not None and began_s else math.inf
-
-
 def _key(write: Write) -> str:
     """One write at a time has this key."""
     match write:

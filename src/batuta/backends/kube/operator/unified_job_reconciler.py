@@ -10,6 +10,7 @@ from typing import Any, Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
+from batuta.backends.kube.objects import seconds
 from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
 from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
 from batuta.backends.kube.operator.replica_controller import (
@@ -19,8 +20,6 @@ from batuta.backends.kube.operator.replica_controller import (
     ReplicaController,
     Started,
     Unmakeable,
-    deadline_s,
-    expires_s,
 )
 from batuta.backends.kube.operator.run_state import PodSet, RunState
 from batuta.backends.kube.operator.unified_job_status import (
@@ -41,27 +40,9 @@ from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState, SizeChoice
 from batuta.core.reason import Reason
+from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
-from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    BackOff,
-    Conclude,
-    Desired,
-    GiveUp,
-    Grace,
-    Maintain,
-    Observed,
-    ObservedRun,
-    RequestCheckpoint,
-    RestartPolicy,
-    RunPhase,
-    Start,
-    Stay,
-    Stop,
-    reconcile,
-)
 
 _ENDS: Final = {
     Outcome.SUCCEEDED: RunEnd.SUCCEEDED,
@@ -132,16 +113,12 @@ class UnifiedJobReconciler:
     def lose(self, key: str) -> None:
         self._pod_set.lose(key)
 
-    def look(self, job: UnifiedJob) -> None:
-        """The object has changed."""
-        if job.metadata.uid != self.uj.metadata.uid:
+    def look(self, job: UnifiedJob | None) -> None:
+        """The object has changed; None: it is gone."""
+        if job is None or job.metadata.uid != self.uj.metadata.uid:
             self._has_vanished = True
         else:
             self.uj = job
-
-    def vanish(self) -> None:
-        """The object is gone."""
-        self._has_vanished = True
 
     def failed(self, write: str, why: str) -> None:
         """A write did not work, and is tried again when it may be."""
@@ -200,8 +177,9 @@ class UnifiedJobReconciler:
 
     @property
     def expires_s(self) -> float:
-        """When its object is to be deleted, if it is over."""
-        return expires_s(self.uj)
+        """When its object is to be deleted, if it is over: by its user's own word."""
+        ttl_s, ended_s = self.uj.spec.ttl_seconds_after_finished, seconds(self.uj.status.completion_time)
+        return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
 
     @property
     def is_urgent(self) -> bool:
@@ -302,10 +280,10 @@ class UnifiedJobReconciler:
         if self.size_choice is not None:
             self._recorder.tell(self.uj, EventReason.SIZE_CHOSEN, self.size_choice.sentence, now_s)
 
-    def _be_found(self, job: Job, now_s: float) -> None:
+    def _be_found(self, now_s: float) -> None:
         """Takes up the run that an operator before this one had begun."""
-        kind = self._kind
-        if kind is None or self.is_ending:
+        job, kind = self._job, self._kind
+        if job is None or kind is None or self.is_ending:
             return
         found = self._replica_controller.take_up(self.uj, kind, job, self.wanted, now_s)
         if found is None:
@@ -318,81 +296,77 @@ class UnifiedJobReconciler:
 
     def _work(self, now_s: float) -> None:
         """Brings it on towards what the World wants: observes, asks what comes next, and carries that out."""
-        job, kind, latest_s = self._job, self._kind, deadline_s(self.uj)
-        self.due_s = latest_s
-        if now_s >= latest_s:
-            self._reconcile(Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
+        job, kind = self._job, self._kind
+        limit_s, began_s = self.uj.spec.active_deadline_seconds, seconds(self.uj.status.start_time)
+        self.due_s = began_s + limit_s if limit_s is not None and began_s else math.inf
+        if now_s >= self.due_s:
+            self._reconcile(jobs.Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
             return
         if job is None or kind is None:
             return
         if not self._has_looked:
-            self._reconcile(Observed(ObservedRun(is_adopted=False)), now_s)
+            self._reconcile(jobs.Observed(jobs.ObservedRun(is_adopted=False)), now_s)
         workers = None if self.wanted is None else self.wanted.workers(job.gpus_per_replica)
         run = self._replica_controller.observe(self.uj, kind, workers, self._deadline_s, now_s)
         is_done = run is not None and run.outcome is not None
         if not is_done or not self._replica_controller.has_last_words(kind, job, now_s):
-            self._reconcile(Observed(run, failures=self.failures), now_s)
+            self._reconcile(jobs.Observed(run, failures=self.failures), now_s)
             self._replica_controller.repeat_request(self.uj, now_s)
         self.due_s = min(self.due_s, self._replica_controller.due_s)
 
-    def _reconcile(self, observed: Observed, now_s: float) -> None:
-        decision = reconcile(self._desired(), observed, now_s)
+    def _reconcile(self, observed: jobs.Observed, now_s: float) -> None:
+        decision = jobs.reconcile(self._desired(), observed, now_s)
         self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
         for action in decision.actions:
             self._carry_out(action, now_s)
 
-    def _desired(self) -> Desired:
-        return Desired(
+    def _desired(self) -> jobs.Desired:
+        return jobs.Desired(
             self.wanted,
             is_ending=self.is_ending,
             saves_on_request=True,
             # The kubelet sees to it that pods end in time.
-            grace=Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
-            restart=RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
+            grace=jobs.Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
+            restart=jobs.RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
         )
 
-    def _carry_out(self, action: Action, now_s: float) -> None:
-        job, kind = self._job, self._kind
+    def _carry_out(self, action: jobs.Action, now_s: float) -> None:
         match action:
-            case Conclude(state, outcome):
+            case jobs.Conclude(state, outcome):
                 if outcome.end is RunEnd.TIME_LIMIT:
                     self.outlook.end_reason = DEADLINE
                 detail = outcome.detail or ("it was cancelled" if state is JobState.CANCELLED else "")
                 self._end(state, detail, now_s, outcome.exit_code)
-            case GiveUp(outcome, failures):
+            case jobs.GiveUp(outcome, failures):
                 self.wanted, self.failures = None, failures
                 self.outlook.cause = outcome.detail
                 detail = f"{outcome.detail}; it failed {counted(failures, 'time')}"
                 self._end(JobState.FAILED, detail, now_s, outcome.exit_code)
-            case _:
-                assert job is not None
-                assert kind is not None
-                self._carry_out_on_run(action, job, kind, now_s)
-
-    def _carry_out_on_run(self, action: Action, job: Job, kind: JobType, now_s: float) -> None:
-        match action:
-            case Adopt():
+            case jobs.Adopt():
                 self._has_looked = True
-                self._be_found(job, now_s)
-            case Start() | Maintain():
-                self._bring(job, kind, now_s)
-            case Stay():
+                self._be_found(now_s)
+            case jobs.Start() | jobs.Maintain():
+                self._bring(now_s)
+            case jobs.Stay():
                 self._session.stays()
-                self._bring(job, kind, now_s)
-            case RequestCheckpoint():
+                self._bring(now_s)
+            case jobs.RequestCheckpoint():
                 self._replica_controller.request_checkpoint(self.uj, now_s)
-            case Stop():
+            case jobs.Stop():
                 self._session.stop_waiting()
                 if self.wanted is None or self.is_ending:
-                    self._stop(kind, now_s)
+                    self._stop(now_s)
                 else:
-                    self._bring(job, kind, now_s)  # by another start, which replaces this one
-            case BackOff(outcome, not_before_s):
+                    self._bring(now_s)  # by another start, which replaces this one
+            case jobs.BackOff(outcome, not_before_s):
                 self._interrupt(outcome, not_before_s, now_s)
-                self._stop(kind, now_s)
+                self._stop(now_s)
 
-    def _bring(self, job: Job, kind: JobType, now_s: float) -> None:
+    def _bring(self, now_s: float) -> None:
+        job, kind = self._job, self._kind
         assert self.wanted is not None
+        assert job is not None
+        assert kind is not None
         workers = self.wanted.workers(job.gpus_per_replica)
         tolerated = (*self._tolerations, *self._context.tolerations(self.id))
         try:
@@ -412,8 +386,7 @@ class UnifiedJobReconciler:
                 self.refused(f"somebody else has bound replica {replica} to node {node}", (), now_s)
                 self.due_s = now_s  # what was decided on now is done at once
             case JobStatus():
-                outcome = self._outcome_of(became, job, kind, now_s)
-                if outcome is not None:
+                if (outcome := self._outcome_of(became, job, kind, now_s)) is not None:
                     self._settle(outcome, now_s)
 
     def _outcome_of(self, status: JobStatus, job: Job, kind: JobType, now_s: float) -> RunOutcome | None:
@@ -436,8 +409,8 @@ class UnifiedJobReconciler:
         failures = self.failures + (outcome.end is RunEnd.FAILED)
         # Only failures of its own make it wait: a cluster that takes pods away gives others.
         streak = failures if outcome.end is RunEnd.FAILED else 0
-        ended = ObservedRun(RunPhase.OVER, outcome=outcome, streak=streak)
-        self._reconcile(Observed(ended, failures=failures), now_s)
+        ended = jobs.ObservedRun(jobs.RunPhase.OVER, outcome=outcome, streak=streak)
+        self._reconcile(jobs.Observed(ended, failures=failures), now_s)
 
     def _interrupt(self, outcome: RunOutcome, not_before_s: float, now_s: float) -> None:
         self.wanted = None
@@ -449,13 +422,13 @@ class UnifiedJobReconciler:
         )
         self._run_state.leave()
 
-    def _stop(self, kind: JobType, now_s: float) -> None:
+    def _stop(self, now_s: float) -> None:
         """Gives its places back. A job that is being ended is over when its pods are gone."""
+        assert self._kind is not None
         self._recorder.stopped(self.uj, 0 if self.is_ending else len(self._run_state.stood), now_s)
         keep_waiting = self._refusals > 0 and not self.is_ending
-        is_clear = self._replica_controller.stop(self.uj, kind, keep_waiting, now_s)
-        if is_clear and self.is_ending:
-            self._reconcile(Observed(), now_s)
+        if self._replica_controller.stop(self.uj, self._kind, keep_waiting, now_s) and self.is_ending:
+            self._reconcile(jobs.Observed(), now_s)
 
     # ---------------------------------------------------------------------------------------------- its end
 

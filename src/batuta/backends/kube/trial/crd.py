@@ -6,7 +6,7 @@ python -m batuta.backends.kube.trial.crd > deploy/helm/batuta/crds/trialruns.bat
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.crd import Column, Definition, Schema, put_rule, schema_of
@@ -24,20 +24,6 @@ _COLUMNS: Final = (
 )
 
 
-def _definition() -> Definition:
-    return Definition(
-        kind=names.TRIAL_KIND,
-        plural=names.TRIAL_PLURAL,
-        short="tr",
-        description="A job that runs for a short while at several sizes, to see what each is worth.",
-        spec=_spec(),
-        status=schema_of(TrialStatus, defaults=False),
-        columns=_COLUMNS,
-        rules=RULES,
-        module="batuta.backends.kube.trial.crd",
-    )
-
-
 def _spec() -> Schema:
     """With the schema of a UnifiedJob where one is written into it, and the rules that such a spec has."""
     found = schema_of(TrialSpec, defaults=True)
@@ -51,15 +37,17 @@ def _spec() -> Schema:
     return found
 
 
-def build_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition as it is applied."""
-    return _definition().build()
-
-
-def crd_yaml() -> str:
-    """The file in the Helm chart."""
-    return _definition().to_yaml()
-
+DEFINITION: Final = Definition(
+    kind=names.TRIAL_KIND,
+    plural=names.TRIAL_PLURAL,
+    short="tr",
+    description="A job that runs for a short while at several sizes, to see what each is worth.",
+    spec=_spec(),
+    status=schema_of(TrialStatus, defaults=False),
+    columns=_COLUMNS,
+    rules=RULES,
+    module="batuta.backends.kube.trial.crd",
+)
 
 if __name__ == "__main__":
-    sys.stdout.write(crd_yaml())
+    sys.stdout.write(DEFINITION.to_yaml())

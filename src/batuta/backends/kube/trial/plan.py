@@ -105,14 +105,7 @@ def _first_plan(trial: TrialRun, uj: UnifiedJob, job: Job, most: int) -> TrialPl
 
 _ELASTIC: Final = ("sizes", "targetReplicas")
 _AFTERWARDS: Final = ("suspend", "ttlSecondsAfterFinished")
-_OWN: Final = (
-    names.TARGET,
-    names.CANCEL,
-    names.WANTED,
-    names.TRIAL_SIZES,
-    names.TRIAL_BUDGET,
-    names.TRIAL_EACH,
-)
+_OWN: Final = (names.TARGET, names.CANCEL, names.WANTED, names.TRIAL_SIZES, names.TRIAL_BUDGET, names.TRIAL_EACH)
 _FOREIGN: Final = "kubectl.kubernetes.io/"
 
 

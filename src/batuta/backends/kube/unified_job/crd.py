@@ -6,7 +6,7 @@ python -m batuta.backends.kube.unified_job.crd > deploy/helm/batuta/crds/unified
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.crd import Column, Definition, schema_of
@@ -33,30 +33,19 @@ _SCALE: Final = {
 }
 
 
-def _definition() -> Definition:
-    return Definition(
-        kind=names.KIND,
-        plural=names.PLURAL,
-        short="uj",
-        description="A training job that may grow and shrink while it runs.",
-        spec=schema_of(Spec, defaults=True),
-        status=schema_of(Status, defaults=False),
-        columns=_COLUMNS,
-        rules=RULES,
-        module="batuta.backends.kube.unified_job.crd",
-        subresources={"scale": _SCALE},
-    )
-
-
-def build_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition as it is applied."""
-    return _definition().build()
-
-
-def crd_yaml() -> str:
-    """The file in the Helm chart."""
-    return _definition().to_yaml()
+DEFINITION: Final = Definition(
+    kind=names.KIND,
+    plural=names.PLURAL,
+    short="uj",
+    description="A training job that may grow and shrink while it runs.",
+    spec=schema_of(Spec, defaults=True),
+    status=schema_of(Status, defaults=False),
+    columns=_COLUMNS,
+    rules=RULES,
+    module="batuta.backends.kube.unified_job.crd",
+    subresources={"scale": _SCALE},
+)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(crd_yaml())
+    sys.stdout.write(DEFINITION.to_yaml())

@@ -39,13 +39,13 @@ def showing(run: TrialRun, shown: dict[str, Any]) -> TrialRun:
 
 
 def test_the_chart_has_the_definition_of_this_model():
-    assert FILE.read_text() == crd.crd_yaml(), (
+    assert FILE.read_text() == crd.DEFINITION.to_yaml(), (
         f"the model has changed: python -m batuta.backends.kube.trial.crd > {FILE.name}"
     )
 
 
 def test_every_column_shows_a_field_that_there_is():
-    (version,) = crd.build_crd()["spec"]["versions"]
+    (version,) = crd.DEFINITION.build()["spec"]["versions"]
     for column in version["additionalPrinterColumns"]:
         place = version["schema"]["openAPIV3Schema"]
         for key in column["jsonPath"].strip(".").split("."):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.kube.crd import broken
-from batuta.backends.kube.unified_job.crd import build_crd, crd_yaml
+from batuta.backends.kube.unified_job.crd import DEFINITION
 from batuta.backends.kube.unified_job.model import RULES
 from tests.support.unified_jobs import BROKEN, ON_CPU, unified_job
 
@@ -11,13 +11,13 @@ FILE = Path(__file__).parents[5] / "deploy/helm/batuta/crds/unifiedjobs.batuta.d
 
 
 def test_the_chart_has_the_crd_of_this_model() -> None:
-    assert FILE.read_text() == crd_yaml(), (
+    assert FILE.read_text() == DEFINITION.to_yaml(), (
         f"the model has changed: python -m batuta.backends.kube.unified_job.crd > {FILE.name}"
     )
 
 
 def test_kubectl_shows_the_columns_that_people_look_for() -> None:
-    (version,) = build_crd()["spec"]["versions"]
+    (version,) = DEFINITION.build()["spec"]["versions"]
     columns = version["additionalPrinterColumns"]
     assert [one["name"].upper() for one in columns if not one.get("priority")] == [
         *("QUEUE", "STATE", "GPUS", "MIN", "MAX", "PROGRESS", "ETA", "AGE")
@@ -28,7 +28,7 @@ def test_kubectl_shows_the_columns_that_people_look_for() -> None:
 
 
 def test_every_column_shows_a_field_that_there_is() -> None:
-    (version,) = build_crd()["spec"]["versions"]
+    (version,) = DEFINITION.build()["spec"]["versions"]
     root = version["schema"]["openAPIV3Schema"]
     for column in version["additionalPrinterColumns"]:
         place = root
@@ -39,7 +39,7 @@ def test_every_column_shows_a_field_that_there_is() -> None:
 
 
 def test_every_field_below_spec_says_what_it_is_for() -> None:
-    (version,) = build_crd()["spec"]["versions"]
+    (version,) = DEFINITION.build()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
     def silent(schema: dict, path: str) -> list[str]:
