@@ -1,4 +1,4 @@
-"""Custom resources: their fields as msgspec structs, rules between fields, tolerant decoding, and their CRD.
+"""Custom resources: their fields as msgspec structs, rules between fields, tolerant decoding, times, and their CRD.
 
 A model declares its fields once. The decoder, the checks of an object that got past the schema, and the
 CustomResourceDefinition come from that declaration. A rule is CEL for the API server, which refuses what breaks
@@ -11,6 +11,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -68,6 +69,11 @@ class Resource(msgspec.Struct, Generic[SpecT, StatusT], kw_only=True, dict=True)
         """What the operator wrote; empty where that cannot be read, for it will be written again."""
         status: StatusT = read_tolerantly(self.raw_status or {}, self.status_type, "status")[0]
         return status
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its status says so."""
+        return objects.has_condition(self.raw_status, "Complete", "Failed")
 
     @cached_property
     def _read(self) -> tuple[SpecT, tuple[str, ...]]:
@@ -195,6 +201,24 @@ def read_tolerantly(value: Any, kind: type[StructT], root: str) -> tuple[StructT
         if not path or not _drop(value, path):
             break
     return kind(), tuple(faults)
+
+
+def read_time(text: Any) -> float | None:
+    """Unix seconds of a time as the API server writes it; None for none, and for what is no time."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def seconds(text: str | None) -> float:
+    """The same; 0 for none, and for what is no time."""
+    return read_time(text) or 0.0
+
+
+def time_text(time_s: float) -> str:
+    """A time as the API server writes it."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def broken(rules: Sequence[Rule], value: Resource[Any, Any]) -> list[str]:

@@ -18,10 +18,10 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD, Kind, Stored
 from batuta.backends.kube.client.leader_election import LEASE, Lease
+from batuta.backends.kube.crd import read_time
 from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
-from batuta.backends.kube.objects import Batch, Meta, Node, Pod, has_condition, read_time, read_usage
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.objects import Batch, Meta, Node, Pod, has_condition, read_usage
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.engine.soundness import Finding, error, named, note, ok, warning
 
 DEPLOYMENT: Final = Kind("apps", "v1", "deployments", "Deployment", Batch)

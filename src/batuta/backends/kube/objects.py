@@ -6,7 +6,6 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -401,24 +400,6 @@ def has_condition(status: Any, *types: str) -> bool:
         for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict)
     )
-
-
-def read_time(text: Any) -> float | None:
-    """Unix seconds of a time as the API server writes it; None for none, and for what is no time."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def seconds(text: str | None) -> float:
-    """The same; 0 for none, and for what is no time."""
-    return read_time(text) or 0.0
-
-
-def time_text(time_s: float) -> str:
-    """A time as the API server writes it."""
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def gpus_of(pod: Pod) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject, QueueFiles
-from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written, build_event, create_event
+from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written, build_event, create_event, reference
 from batuta.core import event as ev
 from batuta.core.event import Event
 from batuta.core.quota import Cohort, LocalQueue, Quota
@@ -61,15 +61,7 @@ class QuotaEventRecorder:
 
 def event_of(fault: ObjectFault, now_s: float) -> dict[str, Any]:
     """The warning about an object that cannot be used."""
-    meta = fault.metadata
-    about = {
-        "apiVersion": fault.kind.api_version,
-        "kind": fault.kind.name,
-        "name": meta.name,
-        "namespace": meta.namespace,
-        "uid": meta.uid,
-    }
-    sentence = fault.sentence
+    about, sentence = reference(fault.kind, fault.metadata), fault.sentence
     return build_event(about, "Refused", sentence, now_s, "Warning", said=sentence, action="ReadQuota")
 
 

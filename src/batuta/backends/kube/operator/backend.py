@@ -15,11 +15,12 @@ from typing import Final
 
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
+from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, QUOTA
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import ALWAYS, IF_SERVED, QUOTA, UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteQueue, Written, patch_object
 from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.core.event import Event, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Command, Decision, Plan, Preempt, Stop

@@ -19,9 +19,8 @@ from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client.api import Propagation
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.operator.gangs import Owners
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import WriteQueue, delete_object
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core.job import JobId
 
 _ENDS = ("Complete", "Failed", "Succeeded")

@@ -16,10 +16,10 @@ from batuta.backends.kube.binder.cluster import pod_key
 from batuta.backends.kube.client.api import Api, Patch
 from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.objects import seconds, time_text
+from batuta.backends.kube.crd import seconds, time_text
 from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext, placement_from
 from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of
-from batuta.backends.kube.operator.workqueue import build_event, create_event, delete_object
+from batuta.backends.kube.operator.workqueue import build_event, create_event, delete_object, reference
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job, JobId, JobState
@@ -473,9 +473,14 @@ async def _tell(pod: objects.Pod, message: str, now_s: float, api: Api) -> None:
         await api.patch(POD, meta.name, body, meta.namespace, how=Patch.STRATEGIC, subresource="status")
     except NotFound:
         return
-    about = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
-    reason, action = "FailedScheduling", "Scheduling"
     event = build_event(
-        about, reason, message, now_s, "Warning", said=message, action=action, controller=names.SCHEDULER
+        reference(POD, meta),
+        "FailedScheduling",
+        message,
+        now_s,
+        "Warning",
+        said=message,
+        action="Scheduling",
+        controller=names.SCHEDULER,
     )
     await create_event(event, api)

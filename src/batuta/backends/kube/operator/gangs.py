@@ -13,7 +13,8 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import is_over, pod_key
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
-from batuta.backends.kube.objects import gpus_of, seconds
+from batuta.backends.kube.crd import seconds
+from batuta.backends.kube.objects import gpus_of
 from batuta.core import cluster
 from batuta.core.cluster import NodeName, Span
 from batuta.core.curve import linear_curve

@@ -15,15 +15,64 @@ from batuta.backends.kube.client.api import Api, ServedGroup
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Change, ChangeType, Informer
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.kueue.kinds import QUEUE_FILES
-from batuta.backends.kube.objects import Pod
+from batuta.backends.kube.kueue import kinds as kueue
+from batuta.backends.kube.objects import Batch, Pod
 from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
-from batuta.backends.kube.operator.watched_kinds import ALWAYS, ANY_VERSION, EVERYWHERE, IF_SERVED, UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox
+from batuta.backends.kube.trial.model import TRIAL_RUN
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 
+WORKLOAD_GROUP: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", Batch)
+"""The upstream group; which version is served depends on the cluster."""
+
+ALWAYS: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.JOB,
+    UNIFIED_JOB,
+    kinds.POD,
+)
+"""In this order: pods come last, when all that they refer to is there."""
+EVERYWHERE: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.NODE_TOPOLOGY,
+    kinds.POD,
+    *(kind for kind in kueue.ALL if not kind.namespaced),
+)
+"""Not only where jobs may be: pods of others use nodes up as well."""
+IF_SERVED: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE_TOPOLOGY,
+    kinds.POD_GROUP,
+    kinds.JOB_SET,
+    kinds.MPI_JOB,
+    WORKLOAD_GROUP,
+    TRIAL_RUN,
+)
+QUOTA: Final[tuple[Kind[Any], ...]] = (kueue.QUEUE_FILES, *kueue.ALL)
+"""Where quota comes from, and jobs as Kueue sees them; watched as far as the configuration says."""
+ANY_VERSION: Final[tuple[Kind[Any], ...]] = (WORKLOAD_GROUP, *kueue.ALL)
+"""Read in whatever version the cluster has, if it does not have the one that we know best."""
+SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
+    kinds.POD: slim_pod,
+    kinds.JOB: slim_batch,
+    kinds.MPI_JOB: slim_batch,
+    UNIFIED_JOB: slim_unified_job,
+}
+"""What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
 LOOK_AGAIN_S: Final = 30.0
 """How often the cluster is asked whether it has more kinds by now."""
 _log = logging.getLogger(__name__)
+
+
+class Relevance(Enum):
+    """What a change says that was not known."""
+
+    NONE = "nothing that is read here"
+    STATUS = "how a pod is doing that is where it was"
+    MORE = "something that may call for a decision"
 
 
 class InformerSet:
@@ -78,8 +127,8 @@ class InformerSet:
         return found
 
     def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
-        teller, fields = self._teller(QUEUE_FILES), f"metadata.name={name}"
-        informer = Informer(self._api, QUEUE_FILES, teller, namespace=namespace, fields=fields)
+        teller, fields = self._teller(kueue.QUEUE_FILES), f"metadata.name={name}"
+        informer = Informer(self._api, kueue.QUEUE_FILES, teller, namespace=namespace, fields=fields)
         self._tasks.create_task(informer.run())
         return informer
 
@@ -121,23 +170,6 @@ class InformerSet:
             return ServedGroup()
 
 
-SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
-    kinds.POD: slim_pod,
-    kinds.JOB: slim_batch,
-    kinds.MPI_JOB: slim_batch,
-    UNIFIED_JOB: slim_unified_job,
-}
-"""What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
-
-
-class Relevance(Enum):
-    """What a change says that was not known."""
-
-    NONE = "nothing that is read here"
-    STATUS = "how a pod is doing that is where it was"
-    MORE = "something that may call for a decision"
-
-
 def news_of(change: Change[Any]) -> Relevance:
     """What an object says that it did not say before, of what is read of it.
 
@@ -152,10 +184,7 @@ def news_of(change: Change[Any]) -> Relevance:
         if now == before:
             return Relevance.NONE
         goes_on = isinstance(now, Pod) and not is_over(now)
-        return Relevance.STATUS if goes_on and _is_wanted_alike(now, before) else Relevance.MORE
+        is_same = goes_on and now.metadata == before.metadata and now.spec == before.spec
+        return Relevance.STATUS if is_same else Relevance.MORE
     finally:
         now.metadata.resource_version = version
-
-
-def _is_wanted_alike(now: Pod, before: Pod) -> bool:
-    return now.metadata == before.metadata and now.spec == before.spec

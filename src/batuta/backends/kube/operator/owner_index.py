@@ -15,8 +15,8 @@ from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.gangs import GangId, gang_of
+from batuta.backends.kube.operator.informers import WORKLOAD_GROUP
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import WORKLOAD_GROUP
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.job import JobId
 

@@ -16,7 +16,7 @@ from batuta.backends.kube.binder.cluster import Cluster, is_over, pod_key
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.objects import seconds
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBinder
@@ -24,10 +24,9 @@ from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.node_controller import NodeController
 from batuta.backends.kube.operator.owner_index import ChangeHandler, OwnerIndex, ReferenceIndex
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.progress.log_lines import LogReport
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId, JobState

@@ -17,10 +17,10 @@ from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api, Propagation
 from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.jobtypes import job_type as children
 from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobStatus, JobType, Observed, Outcome, Run
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
-from batuta.backends.kube.objects import seconds
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
 from batuta.backends.kube.operator.run_state import (

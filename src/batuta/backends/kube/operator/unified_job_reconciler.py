@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
-from batuta.backends.kube.objects import seconds
 from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
 from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
 from batuta.backends.kube.operator.replica_controller import (
@@ -30,7 +30,6 @@ from batuta.backends.kube.operator.unified_job_status import (
     StatusWriter,
     counted,
     ending_of,
-    is_finished,
 )
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.progress.trainer_session import TrainerSession, grace_s
@@ -171,7 +170,7 @@ class UnifiedJobReconciler:
             and not self._has_vanished
             and not self.uj.metadata.deletion_timestamp
             and (self._is_silent or self._status.is_shown)
-            and is_finished(self.uj)
+            and self.uj.is_over
             and all(map(is_over, self._pod_set.pods.values()))
         )
 
@@ -229,7 +228,7 @@ class UnifiedJobReconciler:
         meta = self.uj.metadata
         if self._has_vanished or meta.deletion_timestamp or self._observed.is_going(meta.namespace):
             self._go(now_s)
-        elif self._is_told or is_finished(self.uj):
+        elif self._is_told or self.uj.is_over:
             self._rest(now_s)
         elif self._read_spec(now_s) or self._job is not None:
             self._work(now_s)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.crd import seconds, time_text
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.status import is_ready
-from batuta.backends.kube.objects import seconds, time_text
+from batuta.backends.kube.objects import Meta, has_condition
 from batuta.backends.kube.operator.context import PendingReason, ReconcileContext
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import build_event, create_event, patch_status
-from batuta.backends.kube.unified_job.model import Condition, UnifiedJob
+from batuta.backends.kube.operator.workqueue import build_event, create_event, patch_status, reference
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, Condition, UnifiedJob
+from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.core.cluster import Span
 from batuta.core.job import JobState, Progress, SizeChoice
 from batuta.core.reason import Reason
@@ -39,18 +40,8 @@ INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
 OPERATOR_FAULT = "OperatorFault"
 _REWORDED = ("message", "conditions")
-_ACTED_ON = (
-    "state",
-    "reason",
-    "replicas",
-    "readyReplicas",
-    "gpus",
-    "nodes",
-    "restarts",
-    "failures",
-    "run",
-    "sizeChoice",
-)
+_COUNTS = ("replicas", "readyReplicas", "gpus", "restarts", "failures")
+_ACTED_ON = ("state", "reason", "nodes", "run", "sizeChoice", *_COUNTS)
 REWORD_S = 15.0
 """A status is not written sooner than this for other numbers alone, …"""
 REPAIR_S = 5.0
@@ -111,7 +102,7 @@ class Outlook:
     """Why the operator could not handle it when it tried last."""
     waiting: PendingReason | None = None
     """Why the admission gate keeps it out."""
-    end: tuple[JobState, str, float] | None = field(default=None)
+    end: tuple[JobState, str, float] | None = None
     end_reason: str = ""
     """Why it was ended, in a word, where it did not end by itself."""
 
@@ -128,9 +119,6 @@ class Outlook:
             return False
         self.progress, self.left_s, self.heard_s = progress, left_s, now_s
         return True
-
-    def ended(self, state: JobState, detail: str, now_s: float) -> None:
-        self.end = state, detail, now_s
 
 
 class StatusWriter:
@@ -169,11 +157,8 @@ class StatusWriter:
         """When: news at once; progress, and other numbers in the same sentence, only from time to time."""
         if self._written is None:
             return -math.inf
-        truths = [
-            [(one["type"], one["status"], one["reason"]) for one in own["conditions"]]
-            for own in (self._written, status)
-        ]
-        if truths[0] != truths[1] or _without(_REWORDED + PROGRESS_KEYS, self._written, status):
+        is_alike = _truths(self._written) == _truths(status)
+        if not is_alike or _without(_REWORDED + PROGRESS_KEYS, self._written, status):
             return -math.inf
         show_s = self._written_s + self._context.listening.show_every_s(PROGRESS_S)
         if _without(_REWORDED, self._written, status):
@@ -189,16 +174,14 @@ class StatusWriter:
 
     def _write_target(self, run: UnifiedJobReconciler, now_s: float) -> None:
         """Writes how many replicas the scheduler wants, unless a person has pinned the size."""
-        uj = run.uj
-        wanted = run.replicas
+        uj, wanted = run.uj, run.replicas
         said = uj.spec.replica_spec.target_replicas
         if run.outlook.end is not None or run.outlook.faults or (said is None and not wanted):
             return
-        own = uj.metadata.annotations.get(names.TARGET)
-        if said is not None and str(said) != own:
+        if pinned_replicas(uj) is not None:
             return
         if wanted not in (said, self._target):
-            do = partial(_apply_target, uj.metadata.name, uj.metadata.namespace, wanted)
+            do = partial(_apply_target, uj.metadata, wanted)
             if self._context.writes.ask(f"{run.id}//target", do, now_s):
                 self._target = wanted
         elif said == wanted:
@@ -222,8 +205,7 @@ class EventRecorder:
             return
         self._last = news, note
         event = event_of(uj, news, note, now_s)
-        do = partial(create_event, event)
-        self._context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", do, now_s)
+        self._context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
     def found(self, replicas: int) -> None:
         """So many have places already, as was told before."""
@@ -268,14 +250,9 @@ def _without(keys: tuple[str, ...], one: dict[str, Any], other: dict[str, Any]) 
     return any(one.get(key) != other.get(key) for key in {*one, *other} - {*keys})
 
 
-def is_finished(uj: UnifiedJob) -> bool:
-    """Whether the object says that the job is over."""
-    return any(one.status == "True" and one.type in ("Complete", "Failed") for one in uj.status.conditions)
-
-
 def ending_of(uj: UnifiedJob) -> JobState:
     """How a finished job ended, by its conditions: its state is a word for people."""
-    if any(one.type == "Complete" and one.status == "True" for one in uj.status.conditions):
+    if has_condition(uj.raw_status, "Complete"):
         return JobState.SUCCEEDED
     return JobState.CANCELLED if uj.status.state == JobState.CANCELLED.value else JobState.FAILED
 
@@ -284,16 +261,18 @@ def shows(uj: UnifiedJob, status: dict[str, Any]) -> bool:
     """Whether the object has this status, in the fields that programs act on."""
     shown = uj.raw_status if isinstance(uj.raw_status, dict) else {}
     placement = {node: n for node, n in status["placement"].items() if n is not None}
-    conditions = shown.get("conditions")
-    truths = [
-        [(one.get("type"), one.get("status"), one.get("reason")) for one in own if isinstance(one, dict)]
-        for own in (status["conditions"], conditions if isinstance(conditions, list) else ())
-    ]
     return (
         all(shown.get(key) == status.get(key) for key in _ACTED_ON if key in status)
         and (shown.get("placement") or {}) == placement
-        and truths[0] == truths[1]
+        and _truths(shown) == _truths(status)
     )
+
+
+def _truths(status: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What the conditions of a status say, without their sentences and times."""
+    listed = status.get("conditions")
+    listed = listed if isinstance(listed, list) else ()
+    return [(one.get("type"), one.get("status"), one.get("reason")) for one in listed if isinstance(one, dict)]
 
 
 def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
@@ -406,13 +385,10 @@ def build_conditions(
     ]
 
 
-async def _apply_target(name: str, namespace: str, target: int, api: Api) -> None:
+async def _apply_target(meta: Meta, target: int, api: Api) -> None:
     """Not by force: a size that a person has written since we looked is respected."""
-    body = {
-        "metadata": {"name": name, "namespace": namespace, "annotations": {names.TARGET: str(target)}},
-        "spec": {"replicaSpec": {"targetReplicas": target}},
-    }
-    await api.apply(UNIFIED_JOB, body)
+    metadata = {"name": meta.name, "namespace": meta.namespace, "annotations": {names.TARGET: str(target)}}
+    await api.apply(UNIFIED_JOB, {"metadata": metadata, "spec": {"replicaSpec": {"targetReplicas": target}}})
 
 
 def size_choice_status(choice: SizeChoice) -> dict[str, Any]:
@@ -475,14 +451,5 @@ def counted(n: int, what: str) -> str:
 
 def event_of(uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> dict[str, Any]:
     """The event of a UnifiedJob."""
-    meta = uj.metadata
-    about = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": meta.name,
-        "namespace": meta.namespace,
-        "uid": meta.uid,
-    }
-    return build_event(
-        about, news.value, note, now_s, "Warning" if news in _WARNINGS else "Normal", said=f"{news.value} {note}"
-    )
+    about, said = reference(UNIFIED_JOB, uj.metadata), f"{news.value} {note}"
+    return build_event(about, news.value, note, now_s, "Warning" if news in _WARNINGS else "Normal", said=said)

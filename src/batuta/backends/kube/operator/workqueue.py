@@ -248,6 +248,17 @@ async def delete_object(kind: Kind[Any], meta: Meta, api: Api, *, propagation: P
         await api.delete(kind, meta.name, meta.namespace, uid=meta.uid, propagation=propagation)
 
 
+def reference(kind: Kind[Any], meta: Meta) -> dict[str, str]:
+    """The object that an event is about."""
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "uid": meta.uid,
+    }
+
+
 def build_event(
     about: Mapping[str, str],
     reason: str,

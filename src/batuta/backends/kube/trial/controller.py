@@ -19,12 +19,11 @@ from batuta.backends.kube.jobtypes.status import termination_message
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import AdmissionGate, GateResult, PendingReason, ReconcileContext
 from batuta.backends.kube.operator.reconciler import Reconciler
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written, create_unless_there, delete_object
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import owner_reference
 from batuta.backends.kube.trial.reconciler import KEY, TrialContext, TrialReconciler
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import JobRequest, queue_of
 from batuta.core.job import DesiredState, Job, JobId, SizeChoice
 from batuta.core.reason import Reason

@@ -166,10 +166,6 @@ class TrialRun(Resource[TrialSpec, TrialStatus], kw_only=True, dict=True):
     spec_type = TrialSpec
     status_type = TrialStatus
 
-    @property
-    def is_over(self) -> bool:
-        return any(one.status == "True" and one.type in ("Complete", "Failed") for one in self.status.conditions)
-
 
 TRIAL_RUN: Final = Kind(names.GROUP, names.VERSION, names.TRIAL_PLURAL, names.TRIAL_KIND, TrialRun)
 RULES: Final[tuple[Rule, ...]] = (

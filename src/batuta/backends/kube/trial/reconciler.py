@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.objects import GpuFigures, read_usage, seconds, time_text
+from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.objects import GpuFigures, read_usage
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.unified_job_status import build_conditions, is_finished
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.operator.unified_job_status import build_conditions
 from batuta.backends.kube.operator.workqueue import WriteQueue, create_unless_there, delete_object, patch_status
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, run_manifest, run_name, tried_job
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobState
@@ -166,7 +166,7 @@ class TrialReconciler:
         if self.conclusion is not None:
             return
         said = self.run.status
-        is_complete = any(one.type == "Complete" and one.status == "True" for one in said.conditions)
+        is_complete = objects.has_condition(self.run.raw_status, "Complete")
         state = JobState.SUCCEEDED if is_complete else JobState.FAILED
         self.conclusion = TrialConclusion(state, said.reason, said.message)
         uj = tried_job(self.run, self._context.observed.unified_jobs)
@@ -227,7 +227,7 @@ class TrialReconciler:
         if not owners or uj.metadata.uid not in owners:
             return False
         now = self._context.observed.unified_jobs.get(uj.id)
-        if now is None or now.metadata.uid != uj.metadata.uid or is_finished(now):
+        if now is None or now.metadata.uid != uj.metadata.uid or now.is_over:
             return True
         return now.metadata.annotations.get(names.CANCEL, "") not in ("", "false")
 
@@ -272,7 +272,7 @@ class TrialReconciler:
             return ObservedRun(is_left_over=True)
         return ObservedRun(
             # What stands in the way is nothing that could be waited for.
-            is_over=is_finished(uj) or not self._is_ours(uj),
+            is_over=uj.is_over or not self._is_ours(uj),
             started_s=seconds(started) if started else None,
             is_leaving=bool(uj.metadata.deletion_timestamp),
         )
@@ -316,7 +316,7 @@ class TrialReconciler:
 
     def _end(self, gpus: int, now_s: float) -> None:
         uj = self._runs().get(gpus)
-        if uj is None or not self._is_ours(uj) or is_finished(uj):
+        if uj is None or not self._is_ours(uj) or uj.is_over:
             return
         if not uj.metadata.deletion_timestamp:
             self._ask(f"end/{gpus}", partial(delete_object, UNIFIED_JOB, uj.metadata), now_s)

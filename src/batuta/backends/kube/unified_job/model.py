@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from batuta.backends.kube import names
+from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, name_rule, unchanged
 
 MOST_CONTAINERS: Final = 32
@@ -342,6 +343,9 @@ class UnifiedJob(Resource[Spec, Status], kw_only=True, dict=True):
 
     spec_type = Spec
     status_type = Status
+
+
+UNIFIED_JOB: Final = Kind(names.GROUP, names.VERSION, names.PLURAL, names.KIND, UnifiedJob)
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -19,7 +18,7 @@ import msgspec
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder import requests as binder
 from batuta.backends.kube.binder.requests import amount
-from batuta.backends.kube.crd import broken, read_tolerantly
+from batuta.backends.kube.crd import broken, read_time, read_tolerantly
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS, GPU_RESOURCES, SHARE_COMPUTE, SHARE_MEMORY, whole_units_mib
 from batuta.backends.kube.objects import (
     Affinity,
@@ -180,7 +179,7 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
         faults.append(f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}")
     share = _share(spec, faults)
     topology = _topology(spec, faults)
-    submit_s = _seconds(job.metadata.creation_timestamp)
+    submit_s = read_time(job.metadata.creation_timestamp)
     if submit_s is None:
         faults.append(f"metadata.creationTimestamp: {job.metadata.creation_timestamp!r} is not a time")
     if faults or submit_s is None:
@@ -442,10 +441,3 @@ def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
     if word == "on-signal" or (not word and replicas.largest > replicas.min_replicas):
         return None
     return NEVER_S
-
-
-def _seconds(time: str) -> float | None:
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return None
