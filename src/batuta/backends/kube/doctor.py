@@ -359,9 +359,7 @@ def _stuck(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         waiting = [pod for pod in pods if not pod.spec.node_name]
         if bound and _older(snapshot, waiting, HALF_AFTER_S):
             yield warning(
-                "stuck gangs",
-                f"{key}: {len(bound)} of {len(pods)} pods have a place, and the others get none",
-                look,
+                "stuck gangs", f"{key}: {len(bound)} of {len(pods)} pods have a place, and the others get none", look
             )
         if slow := _older(snapshot, [pod for pod in bound if pod.status.phase == "Pending"], STUCK_AFTER_S):
             yield warning("stuck gangs", f"{key}: {len(slow)} pods have a place and do not start", look)

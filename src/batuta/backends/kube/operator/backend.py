@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -33,20 +34,21 @@ _LONGEST_WAIT_S = 3600.0
 _PARK: Final = "park/"
 
 
+@dataclass(slots=True, eq=False)
 class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
-    def __init__(self, reconciler: Reconciler, said: EventBuffer, inbox: Inbox, clock: Callable[[], float]) -> None:
-        """`said` is where the reconciler puts its events. `clock` never goes backwards."""
-        self.reconciler = reconciler
-        self._said = said
-        self._inbox = inbox
-        self._clock = clock
+    reconciler: Reconciler
+    said: EventBuffer
+    """Where the reconciler puts its events."""
+    inbox: Inbox
+    clock: Callable[[], float]
+    """Never goes backwards."""
 
     def look_first(self) -> None:
         """Takes in what the informers have listed, before anything is decided."""
-        now_s = self._clock()
-        waiting = [message for message in self._inbox.take(0.0) if isinstance(message, Changed)]
+        now_s = self.clock()
+        waiting = [message for message in self.inbox.take(0.0) if isinstance(message, Changed)]
         # Objects that are referred to come before those that refer to them.
         order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
@@ -67,12 +69,12 @@ class KubeBackend:
     def next_events(self, until_s: float | None) -> Sequence[Event]:
         woken = False
         while True:
-            now_s = self._clock()
+            now_s = self.clock()
             self.reconciler.drive(now_s)
-            if self._said:
-                return self._said.take(until_s)
+            if self.said:
+                return self.said.take(until_s)
             if until_s is not None and now_s >= until_s:
-                return self._said.nothing_until(until_s)
+                return self.said.nothing_until(until_s)
             if woken:
                 return []
             next_s = self.reconciler.next_s()
@@ -87,15 +89,15 @@ class KubeBackend:
 
     def wake(self) -> None:
         """Makes `next_events` return soon. May be called by any thread."""
-        self._inbox.put(None)
+        self.inbox.put(None)
 
     def _wait(self, until_s: float) -> bool:
         """Waits for news, at most until a time; whether it was woken."""
-        timeout_s = min(max(0.0, until_s - self._clock()), _LONGEST_WAIT_S)
+        timeout_s = min(max(0.0, until_s - self.clock()), _LONGEST_WAIT_S)
         woken = False
         now_s = 0.0
-        for message in self._inbox.take(timeout_s):
-            now_s = now_s or self._clock()
+        for message in self.inbox.take(timeout_s):
+            now_s = now_s or self.clock()
             match message:
                 case None:
                     woken = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -34,18 +34,18 @@ BEFORE_ALL: Final = 2**31
 """A priority that no pod can have."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingNotice:
     """What one gang has to say. Methods that return a time may be called again then, to say the rest."""
 
-    def __init__(self, context: ReconcileContext, job: JobId) -> None:
-        self._context = context
-        self._job = job
-        self._why = ""
-        self._told_s = -math.inf
-        self._missing_s = math.inf
-        """Since when members were missing first."""
-        self.refusal = ""
-        """Why the last binding was refused; empty since one succeeded."""
+    context: ReconcileContext
+    job: JobId
+    refusal: str = ""
+    """Why the last binding was refused; empty since one succeeded."""
+    _why: str = ""
+    _told_s: float = -math.inf
+    _missing_s: float = math.inf
+    """Since when members were missing first."""
 
     def set(self, why: str) -> bool:
         """Notes why it waits; whether that is news."""
@@ -68,7 +68,7 @@ class PendingNotice:
         self._told_s = now_s
         for pod in told:
             do = partial(_tell, pod, self._why, now_s)
-            self._context.writes.ask(f"{self._job}//waits/{pod.metadata.uid}", do, now_s)
+            self.context.writes.ask(f"{self.job}//waits/{pod.metadata.uid}", do, now_s)
         return math.inf
 
     def tell_missing(self, size: int | None, pods: Sequence[objects.Pod], now_s: float) -> float:
@@ -81,6 +81,7 @@ class PendingNotice:
         return self.tell(pods, now_s)
 
 
+@dataclass(slots=True, eq=False)
 class UnplannedPlacements:
     """One gang's. While a part of it is bound it goes before all others, and keeps what becomes free.
 
@@ -88,14 +89,13 @@ class UnplannedPlacements:
     bound can always be made whole, and they never wait for each other in a circle.
     """
 
-    def __init__(self, context: ReconcileContext, job: JobId) -> None:
-        self._context = context
-        self._job = job
-        self._refusals = 0
-        self._partly_s: float | None = None
-        """Since when only a part of it is bound."""
-        self.not_before_s = 0.0
-        """After a refusal: until then it is no use to ask again."""
+    context: ReconcileContext
+    job: JobId
+    not_before_s: float = 0.0
+    """After a refusal: until then it is no use to ask again."""
+    _refusals: int = 0
+    _partly_s: float | None = None
+    """Since when only a part of it is bound."""
 
     @property
     def is_partly_bound(self) -> bool:
@@ -108,7 +108,7 @@ class UnplannedPlacements:
     def back_off(self, now_s: float) -> None:
         """It was refused: each time it waits longer."""
         self._refusals += 1
-        self.not_before_s = now_s + self._context.timing.refusal_backoff.pause_s(self._refusals)
+        self.not_before_s = now_s + self.context.timing.refusal_backoff.pause_s(self._refusals)
 
     def forget_refusals(self) -> None:
         self._refusals, self.not_before_s = 0, 0.0
@@ -123,9 +123,9 @@ class UnplannedPlacements:
         first = waiting[0].pod
         priority, keeps_until_s = first.spec.priority, 0.0
         if self._partly_s is not None:
-            priority, keeps_until_s = BEFORE_ALL, self._partly_s + self._context.timing.gang_timeout_s
+            priority, keeps_until_s = BEFORE_ALL, self._partly_s + self.context.timing.gang_timeout_s
         since_s = seconds(first.metadata.creation_timestamp)
-        self._context.request_binding(PodGroup(key, self._job, waiting, priority, since_s, keeps_until_s))
+        self.context.request_binding(PodGroup(key, self.job, waiting, priority, since_s, keeps_until_s))
         return math.inf
 
 

@@ -6,7 +6,7 @@ A gang is named by labels or annotations of its pods, or follows from the object
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names, objects
@@ -151,14 +151,14 @@ def _same(one: Span, other: Span) -> bool:
     return one.node == other.node and set(one.gpus) == set(other.gpus)
 
 
+@dataclass(slots=True, eq=False)
 class GangPods:
     """All pods of one gang that the API server has shown, by key."""
 
-    def __init__(self, gang: GangId, owners: Owners, has_node: Callable[[NodeName], bool]) -> None:
-        self.by_key: dict[str, objects.Pod] = {}
-        self._gang = gang
-        self._owners = owners
-        self._has_node = has_node
+    gang: GangId
+    owners: Owners
+    has_node: Callable[[NodeName], bool]
+    by_key: dict[str, objects.Pod] = field(default_factory=dict)
 
     def alive(self) -> list[objects.Pod]:
         return [pod for pod in self.by_key.values() if not is_over(pod)]
@@ -173,12 +173,12 @@ class GangPods:
         return {
             pod_key(pod): Span(pod.spec.node_name, gpus_of(pod))
             for pod in self.staying()
-            if pod.spec.node_name and self._has_node(pod.spec.node_name)
+            if pod.spec.node_name and self.has_node(pod.spec.node_name)
         }
 
     def size(self, pod: objects.Pod) -> int | None:
         """How many start together; None while unknown. If all have come, who is over needs no other."""
-        size = self._owners.size(self._gang, pod)
+        size = self.owners.size(self.gang, pod)
         return self.lasting(size) if size is not None and size == len(self.by_key) else size
 
     def lasting(self, members: int) -> int:
@@ -186,27 +186,27 @@ class GangPods:
         over = [pod for pod in self.by_key.values() if is_over(pod)]
         if not over:
             return members
-        size = self._owners.size(self._gang, over[0])
-        if self._gang.kind == "job":
+        size = self.owners.size(self.gang, over[0])
+        if self.gang.kind == "job":
             return members if size is None else min(members, size)  # its owner has counted who has ended
         ended = over
-        if self._gang.kind in MADE_ANEW:
+        if self.gang.kind in MADE_ANEW:
             ended = [pod for pod in over if pod.status.phase == "Succeeded"]
         came = len(self.by_key) - len(over) + len(ended)
         return min(members, max(members if size is None else size, came) - len(ended))
 
     def are_made_anew(self) -> bool:
         """Whether their owner recreates deleted pods."""
-        return self._gang.kind in MADE_ANEW or any(
+        return self.gang.kind in MADE_ANEW or any(
             owner.controller for pod in self.by_key.values() for owner in pod.metadata.owner_references
         )
 
     def outcome(self, is_ending: bool) -> Outcome | None:
         """How the gang has ended; None while it goes on. Stopped: its user has deleted it."""
         alive = self.alive()
-        owner = self._owners.jobs.get(self._gang.key) if self._gang.kind == "job" else None
+        owner = self.owners.jobs.get(self.gang.key) if self.gang.kind == "job" else None
         if alive:
-            if self._gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
+            if self.gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
                 return None
             # A deletion is final. What the pods still hold counts as used by others.
             return Outcome(RunEnd.STOPPED, detail="its pods are deleted")

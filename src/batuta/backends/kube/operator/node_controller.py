@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,12 @@ from batuta.core.job import JobId
 from batuta.core.world import World
 
 _MIB = 1 << 20
+AGAIN_S: Final = 300.0
+"""What stays the same is told again after so long: the World forgets what it has not heard for a while."""
+_STEP: Final = 0.1
+_IDLE: Final = 0.02
+_MOST_GPUS: Final = 1024
+_NOBODY: Final[Mapping[JobId, float]] = {}
 
 
 class Used(NamedTuple):
@@ -32,84 +39,72 @@ class Used(NamedTuple):
     memory_mib: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class NodeController:
     """Takes in nodes and reports of their NUMA nodes, for the binder and for the World."""
 
-    def __init__(
-        self,
-        context: ReconcileContext,
-        observed: ObjectCache,
-        teller: NodeReporter,
-        gpu_resources: Sequence[str],
-        told: Mapping[NodeName, Used],
-    ) -> None:
-        """`told`: what the World knows from before of the use by others."""
-        self._context = context
-        self._observed = observed
-        self._teller = teller
-        self._gpu_resources = tuple(gpu_resources)
-        self._told = dict(told)
-        self._doubtful = set(told)
-        """Nodes of which others may use something else than the World was told."""
+    context: ReconcileContext
+    observed: ObjectCache
+    teller: NodeReporter
+    gpu_resources: Sequence[str]
+    told: dict[NodeName, Used]
+    """What the World knows of the use by others."""
+    _doubtful: set[NodeName] = field(init=False)
+    """Nodes of which others may use something else than the World was told."""
+
+    def __post_init__(self) -> None:
+        self._doubtful = set(self.told)
 
     def doubt(self, node: NodeName) -> None:
         """Something came to a node or went from it that is no job of the World."""
         self._doubtful.add(node)
 
     def node(self, change: Change[objects.Node], now_s: float) -> None:
-        name = self._observed.note(self._observed.nodes, change)
+        name = self.observed.note(self.observed.nodes, change)
         if change.did is ChangeType.DELETED:
-            self._context.cluster.node_gone(name)
+            self.context.cluster.node_gone(name)
         else:
-            self._context.cluster.node_set(change.object)
+            self.context.cluster.node_set(change.object)
         self._tell(name, now_s)
         self.doubt(name)
 
     def topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
-        name = self._observed.note(self._observed.topologies, change)
+        name = self.observed.note(self.observed.topologies, change)
         if change.did is ChangeType.DELETED:
-            self._context.cluster.topology_gone(name)
+            self.context.cluster.topology_gone(name)
         else:
-            self._context.cluster.topology_set(change.object)
+            self.context.cluster.topology_set(change.object)
         self._tell(name, now_s)
 
     def finish_first_look(self, now_s: float) -> None:
         """Nodes of the World that were not found are gone."""
-        for name in self._teller.names():
-            if name not in self._observed.nodes:
+        for name in self.teller.names():
+            if name not in self.observed.nodes:
                 self._tell(name, now_s)
 
     def tell_others(self, booked_on: Callable[[NodeName], Collection[str]], now_s: float) -> None:
         """Tells the World what it does not know yet; `booked_on` has the pods of its jobs on a node."""
         for name in self._doubtful:
-            if name not in self._teller:
+            if name not in self.teller:
                 continue
-            held = self._context.cluster.others(name, booked_on(name))
+            held = self.context.cluster.others(name, booked_on(name))
             used = Used(held.gpus, held.cpus_milli, held.memory_bytes // _MIB)
-            if self._told.get(name, Used()) != used:
-                self._told[name] = used
-                self._context.say(ev.OthersUse(now_s, name, *used))
+            if self.told.get(name, Used()) != used:
+                self.told[name] = used
+                self.context.say(ev.OthersUse(now_s, name, *used))
         self._doubtful.clear()
 
     def _tell(self, name: NodeName, now_s: float) -> None:
-        node, was_there = self._observed.nodes.get(name), name in self._teller
+        node, was_there = self.observed.nodes.get(name), name in self.teller
         found = None
         if node is not None:
-            found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
+            found = read_node(node, self.observed.topologies.get(name), self.gpu_resources)
         opened, ill = (False, frozenset[int]()) if node is None else (is_open(node), ill_cards(node))
         cause = "health" if node is not None and is_unhealthy(node) else "cluster"
-        for event in self._teller.tell(name, found, opened, now_s, ill, cause):
-            self._context.say(event)
-        if name in self._teller and not was_there:
+        for event in self.teller.tell(name, found, opened, now_s, ill, cause):
+            self.context.say(event)
+        if name in self.teller and not was_there:
             self._doubtful.add(name)
-
-
-AGAIN_S: Final = 300.0
-"""What stays the same is told again after so long: the World forgets what it has not heard for a while."""
-_STEP: Final = 0.1
-_IDLE: Final = 0.02
-_MOST_GPUS: Final = 1024
-_NOBODY: Final[Mapping[JobId, float]] = {}
 
 
 class UsageReporter:
@@ -205,26 +200,18 @@ def _alike(one: float | None, other: float | None) -> bool:
     return abs(one - other) < _STEP and (one <= _IDLE) is (other <= _IDLE)
 
 
-Sharers: TypeAlias = Callable[[NodeName], dict[JobId, float]]
-
-
+@dataclass(slots=True, eq=False)
 class UsageController:
     """Takes in what agents write. For the engine's thread."""
 
-    def __init__(
-        self,
-        observed: ObjectCache,
-        is_told: Callable[[NodeName], bool],
-        sharers: Sharers,
-        say: Callable[[ev.Event], None],
-    ) -> None:
-        """`is_told`: whether the World knows a node. `sharers`: what jobs there have of cards they share."""
-        self._observed = observed
-        self._is_told = is_told
-        self._sharers = sharers
-        self._say = say
-        self._teller = UsageReporter()
-        self._changed: dict[NodeName, None] = {}
+    observed: ObjectCache
+    is_told: Callable[[NodeName], bool]
+    """Whether the World knows a node."""
+    sharers: Callable[[NodeName], dict[JobId, float]]
+    """What jobs on a node have of cards that they share."""
+    say: Callable[[ev.Event], None]
+    _teller: UsageReporter = field(default_factory=UsageReporter)
+    _changed: dict[NodeName, None] = field(default_factory=dict)
 
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is NODE:
@@ -241,14 +228,14 @@ class UsageController:
         """After nodes and jobs had their turn: the World hears of a node before it hears how busy it is."""
         changed, self._changed = self._changed, {}
         for name in changed:
-            node = self._observed.nodes.get(name)
-            if node is None or not self._is_told(name):
+            node = self.observed.nodes.get(name)
+            if node is None or not self.is_told(name):
                 self._teller.forget(name)
                 continue
-            for event in self._teller.tell(node, now_s, self._sharers(name)):
-                self._say(event)
+            for event in self._teller.tell(node, now_s, self.sharers(name)):
+                self.say(event)
         for event in self._teller.tell_silent(now_s):
-            self._say(event)
+            self.say(event)
 
     def next_s(self) -> float:
         return self._teller.silent_s()

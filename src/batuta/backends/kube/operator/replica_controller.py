@@ -97,10 +97,7 @@ class Children:
         """What the informers know."""
         found = [
             (kind, one)
-            for kind, table in (
-                (children.JOB, self._observed.jobs),
-                (children.MPI_JOB, self._observed.mpi_jobs),
-            )
+            for kind, table in ((children.JOB, self._observed.jobs), (children.MPI_JOB, self._observed.mpi_jobs))
             for one in self._observed.owned(table, uj.id)
             if any(owner.uid == uj.metadata.uid for owner in one.metadata.owner_references)
         ]
@@ -191,29 +188,22 @@ class Children:
             self._troubles[key] = f"cannot {verb} {what}: {why}"
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaController:
     """One job, through all its starts. It decides nothing: what has become of a run is handed back."""
 
-    def __init__(
-        self,
-        context: ReconcileContext,
-        pod_set: PodSet,
-        run_state: RunState,
-        children: Children,
-        session: TrainerSession,
-    ) -> None:
-        self._context = context
-        self._pod_set = pod_set
-        self._run_state = run_state
-        self._children = children
-        self._session = session
-        self.trouble = ""
-        """Why its children could not all be written when they were brought on last."""
-        self.due_s = math.inf
-        """When to look again, since it was last asked whether the members stay."""
+    context: ReconcileContext
+    pod_set: PodSet
+    run_state: RunState
+    children: Children
+    session: TrainerSession
+    trouble: str = ""
+    """Why its children could not all be written when they were brought on last."""
+    due_s: float = math.inf
+    """When to look again, since it was last asked whether the members stay."""
 
     def seen(self, uj: UnifiedJob) -> Observed:
-        return self._children.seen(uj, self._pod_set.pods.values())
+        return self.children.seen(uj, self.pod_set.pods.values())
 
     # -------------------------------------------------------------------------------------------- they come
 
@@ -221,10 +211,10 @@ class ReplicaController:
         self, uj: UnifiedJob, kind: JobType, job: Job, planned: Placement | None, now_s: float
     ) -> AdoptedRun | None:
         """Goes on with the run that an operator before this one had begun, if there is one that can."""
-        found = resume_run(uj, kind, self._pod_set, planned)
+        found = resume_run(uj, kind, self.pod_set, planned)
         if found is not None:
-            self._run_state.take_up(found, kind)
-            if self._run_state.has_started:
+            self.run_state.take_up(found, kind)
+            if self.run_state.has_started:
                 self._begin(kind, job, now_s)
         return found
 
@@ -241,21 +231,21 @@ class ReplicaController:
 
         `tolerated`: what its pods tolerate beyond what their template says.
         """
-        if self._run_state.aim(uj, kind, workers):
-            self._session.ended(now_s)
-        run, seen = self._run_state.run, self.seen(uj)
+        if self.run_state.aim(uj, kind, workers):
+            self.session.ended(now_s)
+        run, seen = self.run_state.run, self.seen(uj)
         assert run is not None
         status = kind.status(uj, run, seen)
         if status.outcome is not Outcome.RUNNING:
             return status
-        self._children.bring(kind, with_tolerations(uj, tolerated) if tolerated else uj, run, seen, now_s)
-        self.trouble = self._children.trouble
-        self.due_s = min(self.due_s, self._children.due_s)
+        self.children.bring(kind, with_tolerations(uj, tolerated) if tolerated else uj, run, seen, now_s)
+        self.trouble = self.children.trouble
+        self.due_s = min(self.due_s, self.children.due_s)
         return self._take_seats(uj, kind, job, now_s)
 
     def _take_seats(self, uj: UnifiedJob, kind: JobType, job: Job, now_s: float) -> Became:
         """All members are there: those without a place get theirs together."""
-        found = gang_status(self._run_state, self._pod_set, kind)
+        found = gang_status(self.run_state, self.pod_set, kind)
         if found.lost:
             gone = f"replica {', '.join(map(str, found.lost))} is gone"
             return JobStatus(outcome=Outcome.DISRUPTED, message=gone)
@@ -268,13 +258,13 @@ class ReplicaController:
         return _GOES_ON
 
     def _ask_for_seats(self, uj: UnifiedJob, job: Job, found: GangStatus) -> None:
-        assert self._run_state.run is not None
-        key, since_s = f"{uj.id}#{self._run_state.run.start}", seconds(uj.metadata.creation_timestamp)
-        self._context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
+        assert self.run_state.run is not None
+        key, since_s = f"{uj.id}#{self.run_state.run.start}", seconds(uj.metadata.creation_timestamp)
+        self.context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
 
     def _settle(self, kind: JobType, job: Job, found: GangStatus, now_s: float) -> Became:
         """All have a place."""
-        run_state = self._run_state
+        run_state = self.run_state
         assert run_state.run is not None
         run_state.stood = run_state.places
         if run_state.has_started or not found.is_exact or not found.have_begun:
@@ -285,10 +275,10 @@ class ReplicaController:
 
     def _begin(self, kind: JobType, job: Job, now_s: float) -> None:
         """From now on it is listened to what the run reports, which began when its last pod was started."""
-        assert self._run_state.run is not None
-        members = self._run_state.members(kind).values()
+        assert self.run_state.run is not None
+        members = self.run_state.members(kind).values()
         begun_s = max((seconds(pod.status.start_time) for pod in members), default=0.0) or now_s
-        self._session.began(job, self._run_state.run.start, self._run_state.places, min(begun_s, now_s))
+        self.session.began(job, self.run_state.run.start, self.run_state.places, min(begun_s, now_s))
 
     # ---------------------------------------------------------------------------------------------- they go
 
@@ -300,7 +290,7 @@ class ReplicaController:
         Without places that are wanted, whatever is left of earlier runs counts as a run that has to go.
         """
         self.due_s = math.inf
-        run_state, session = self._run_state, self._session
+        run_state, session = self.run_state, self.session
         run, is_gone = run_state.run, run_state.run is None or run_state.is_spent
         if workers is not None and is_gone:
             return None
@@ -328,27 +318,27 @@ class ReplicaController:
 
     def _pods_of(self, run: Run) -> list[objects.Pod]:
         start = str(run.start)
-        return [pod for pod in self._pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
+        return [pod for pod in self.pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
 
     def request_checkpoint(self, uj: UnifiedJob, now_s: float) -> None:
         """Asks all pods of the run to save."""
-        assert self._run_state.run is not None
-        self._session.request_checkpoint(uj, self._pods_of(self._run_state.run), now_s)
+        assert self.run_state.run is not None
+        self.session.request_checkpoint(uj, self._pods_of(self.run_state.run), now_s)
 
     def repeat_request(self, uj: UnifiedJob, now_s: float) -> None:
         """Sees to it that all pods of the run show the request while it is waited for."""
-        if self._session.is_asking and self._run_state.run is not None:
-            self._session.repeat_request(uj, self._pods_of(self._run_state.run), now_s)
+        if self.session.is_asking and self.run_state.run is not None:
+            self.session.repeat_request(uj, self._pods_of(self.run_state.run), now_s)
 
     def has_last_words(self, kind: JobType, job: Job, now_s: float) -> bool:
         """Whether the end of what a run that is over has said is still to be heard: its result, say."""
-        if self._run_state.run is None:
+        if self.run_state.run is None:
             return False
-        if not self._run_state.ran:
-            self._run_state.ran = self._run_state.places
+        if not self.run_state.ran:
+            self.run_state.ran = self.run_state.places
             self._begin(kind, job, now_s)  # it finished before it was seen running
-        has_more = self._session.has_more_to_say(kind, self._pod_set.pods.values(), now_s)
-        self.due_s = min(self.due_s, self._session.due_s)
+        has_more = self.session.has_more_to_say(kind, self.pod_set.pods.values(), now_s)
+        self.due_s = min(self.due_s, self.session.due_s)
         return has_more
 
     def stop(self, uj: UnifiedJob, kind: JobType, keep_waiting: bool, now_s: float) -> bool:
@@ -356,34 +346,34 @@ class ReplicaController:
 
         `keep_waiting`: pods that have no place stay, and serve for the next try.
         """
-        self._run_state.leave()
-        self._session.ended(now_s)
-        if keep_waiting and self._run_state.run is not None and not self._pod_set.has_places(kind):
+        self.run_state.leave()
+        self.session.ended(now_s)
+        if keep_waiting and self.run_state.run is not None and not self.pod_set.has_places(kind):
             return False
-        self._run_state.is_spent = True
+        self.run_state.is_spent = True
         is_clear = self.clear(uj, kind, now_s)
         if is_clear:
-            self._run_state.end()
+            self.run_state.end()
         return is_clear
 
     def clear(self, uj: UnifiedJob, kind: JobType | None, now_s: float, *, keep_over: bool = False) -> bool:
         """Asks for the end of everything that holds a place; whether nothing does."""
-        without = self._run_state.without_replicas(uj)
-        return self._children.clear(kind, uj, without, self.seen(uj), now_s, keep_over)
+        without = self.run_state.without_replicas(uj)
+        return self.children.clear(kind, uj, without, self.seen(uj), now_s, keep_over)
 
 
+@dataclass(slots=True, eq=False)
 class FailureAttribution:
     """One job's, through all its starts."""
 
-    def __init__(self, context: ReconcileContext, job: JobId) -> None:
-        self._context = context
-        self._job = job
-        self._start = -1
-        self._began_s = 0.0
-        """When the run was first on its way that goes on now."""
-        self._failed_s = math.inf
-        self.due_s = math.inf
-        """When to ask again."""
+    context: ReconcileContext
+    job: JobId
+    due_s: float = math.inf
+    """When to ask again."""
+    _start: int = -1
+    _began_s: float = 0.0
+    """When the run was first on its way that goes on now."""
+    _failed_s: float = math.inf
 
     def begins(self, start: int, now_s: float) -> None:
         """This start is on its way; it may be said again and again."""
@@ -394,7 +384,7 @@ class FailureAttribution:
     def excuse(self, now_s: float) -> str | None:
         """Why a failure is not the run's own; empty: it is. None: it is not known yet, ask again."""
         self._failed_s = min(self._failed_s, now_s)
-        found = self._context.excuse(self._job, self._began_s, self._failed_s, now_s)
+        found = self.context.excuse(self.job, self._began_s, self._failed_s, now_s)
         self.due_s = now_s + _ASK_AGAIN_S if found is None else math.inf
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -220,54 +220,47 @@ _WORDS: Final = {"true": True, "false": False}
 _SUSPENDED: Final = PendingReason("Suspended", "it is suspended; it is tried out when it is resumed")
 
 
+@dataclass(slots=True, eq=False)
 class TrialGate:
     """The gate before another one: a job that needs no trial, or has had it, goes on to that."""
 
-    def __init__(
-        self,
-        controller: TrialController,
-        inner: AdmissionGate,
-        choose: Callable[[Job], SizeChoice | None],
-        observed: ObjectCache,
-        world: World,
-    ) -> None:
-        """`choose`: the size for a job of whose trial nothing is known."""
-        self._controller = controller
-        self._inner = inner
-        self._choose = choose
-        self._observed = observed
-        self._world = world
+    controller: TrialController
+    inner: AdmissionGate
+    choose_untried: Callable[[Job], SizeChoice | None]
+    """The size for a job of whose trial nothing is known."""
+    observed: ObjectCache
+    world: World
 
     def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
         job = asked.job
         if job is None or asked.wish is DesiredState.CANCEL:
-            return self._inner(uj, asked, is_inside)
+            return self.inner(uj, asked, is_inside)
         if not self._is_wanted(uj, job):
-            self._controller.drop(uj)
-            return self._inner(uj, asked, is_inside)
-        trial = self._controller.trial_of(uj)
+            self.controller.drop(uj)
+            return self.inner(uj, asked, is_inside)
+        trial = self.controller.trial_of(uj)
         if trial is not None and trial.conclusion is not None:
             asked = replace(asked, job=where_it_fits(job, trial.measured))
         waiting = None if is_inside else self._why_not(uj, asked.wish, trial)
-        return self._inner(uj, asked, is_inside) if waiting is None else GateResult(JobRequest(None), waiting)
+        return self.inner(uj, asked, is_inside) if waiting is None else GateResult(JobRequest(None), waiting)
 
     def choose(self, job: Job) -> SizeChoice | None:
         """The size for a job whose user left it open, by its trial if it has one; None while that goes on."""
-        uj = self._observed.unified_jobs.get(job.id)
+        uj = self.observed.unified_jobs.get(job.id)
         if uj is None or not self._is_wanted(uj, job):
-            return self._choose(job)
-        trial = self._controller.trial_of(uj)
+            return self.choose_untried(job)
+        trial = self.controller.trial_of(uj)
         if trial is not None and trial.conclusion is not None:
             lesson = trial.lesson
-            return self._choose(job) if lesson is None or lesson.choice is None else lesson.choice
-        return None if job.id not in self._world.jobs else self._choose(job)
+            return self.choose_untried(job) if lesson is None or lesson.choice is None else lesson.choice
+        return None if job.id not in self.world.jobs else self.choose_untried(job)
 
     def _why_not(self, uj: UnifiedJob, wish: DesiredState, trial: TrialReconciler | None) -> PendingReason | None:
         """Why a job has to wait; None when it need not."""
         if trial is None and wish is DesiredState.PARK:
             return _SUSPENDED
         if trial is None:
-            self._controller.want(uj)
+            self.controller.want(uj)
             return _said(Reason.IN_TRIAL, measured=0, sizes=0)
         done, sizes = len(trial.measured), trial.sizes
         if trial.conclusion is None:
@@ -278,12 +271,12 @@ class TrialGate:
 
     def _is_wanted(self, uj: UnifiedJob, job: Job) -> bool:
         """Whether a job is to be tried out first: as it says itself, else as its queue does."""
-        if not self._controller.is_served or self._controller.is_in_the_way(uj):
+        if not self.controller.is_served or self.controller.is_in_the_way(uj):
             return False
         if job.share is not None or job.cpu_only or names.TRIAL_RUN in uj.metadata.labels:
             return False
         own = _WORDS.get(uj.metadata.annotations.get(names.TRIAL, ""))
-        return self._world.quota.wants_trial(uj.metadata.namespace, queue_of(uj)) if own is None else own
+        return self.world.quota.wants_trial(uj.metadata.namespace, queue_of(uj)) if own is None else own
 
 
 def _said(reason: Reason, **numbers: int) -> PendingReason:

@@ -282,10 +282,7 @@ def _trial(task: Task) -> dict[str, str]:
     found = {names.TRIAL: "true" if requirements.wanted else "false"}
     if requirements.sizes:
         found[names.TRIAL_SIZES] = ",".join(map(str, requirements.sizes))
-    for key, seconds in (
-        (names.TRIAL_BUDGET, requirements.budget_s),
-        (names.TRIAL_EACH, requirements.each_s),
-    ):
+    for key, seconds in ((names.TRIAL_BUDGET, requirements.budget_s), (names.TRIAL_EACH, requirements.each_s)):
         if seconds is not None:
             found[key] = str(math.ceil(seconds))
     return found
