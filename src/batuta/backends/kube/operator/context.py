@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
@@ -82,12 +82,9 @@ class GateResult:
     """What its pods tolerate beyond what their template says."""
 
 
-class AdmissionGate(Protocol):
-    """Asked whenever a job is looked at."""
-
-    def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
-        """`is_inside`: the World knows the job, or its pods are there: it can be parked, but not kept out."""
-        ...
+AdmissionGate: TypeAlias = Callable[[UnifiedJob, JobRequest, bool], GateResult]
+"""Asked whenever a job is looked at, and whether it is inside: the World knows it, or its pods are there. Such a job
+can be parked, but not kept out."""
 
 
 def admit_all(uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
@@ -144,11 +141,9 @@ class JobReconciler(Protocol):
 
     def pods(self) -> Mapping[str, objects.Pod]:
         """All its pods, by key."""
-        ...
 
     def want(self, placement: Placement | None) -> None:
         """The World has decided where it shall be; None for nowhere."""
-        ...
 
     def see(self, pod: objects.Pod) -> None: ...
 
@@ -156,34 +151,27 @@ class JobReconciler(Protocol):
 
     def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
         """The binding that it requested last is not possible."""
-        ...
 
     @property
     def is_booked(self) -> bool:
         """Whether what its pods hold is in the World's books under its name."""
-        ...
 
     def holds(self, key: str) -> bool:
         """Whether that is so for one of its pods; what the others hold counts as used by others."""
-        ...
 
     @property
     def is_urgent(self) -> bool:
         """Whether it holds something that it cannot use before more pods are bound."""
-        ...
 
     def leaves(self, pod: objects.Pod) -> bool:
         """Whether a pod of it gives its place back soon."""
-        ...
 
     def drive(self, now_s: float) -> None:
         """Does the next thing that brings it to where it shall be. Called when something changed."""
-        ...
 
     @property
     def due_s(self) -> float:
         """When it wants to be driven even if nothing happens."""
-        ...
 
     @property
     def is_over(self) -> bool: ...

@@ -38,19 +38,15 @@ class Controller(Protocol):
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Objects have changed; a controller ignores most kinds."""
-        ...
 
     def heard(self, written: Written, now_s: float) -> None:
         """A write is done that no job has asked for."""
-        ...
 
     def drive(self, now_s: float) -> None:
         """Does everything that can be done now."""
-        ...
 
     def next_s(self) -> float:
         """When it wants a turn even if nothing happens."""
-        ...
 
 
 STUCK_AFTER_S = 60.0

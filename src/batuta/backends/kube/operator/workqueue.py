@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 import threading
 import time
@@ -24,6 +25,7 @@ from batuta.backends.kube.client.informer import Change
 from batuta.backends.kube.client.kinds import EVENT, Kind
 from batuta.backends.kube.objects import Meta
 from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.engine.jobs.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,7 @@ class Inbox:
 
 
 WriteFn: TypeAlias = Callable[[Api], Awaitable[Any]]
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """A write that failed, and when it may be tried again."""
-
-    pause_s: float
-    due_s: float
+RETRY: Final = Backoff(0.25, 30.0)
 
 
 class WriteQueue:
@@ -121,7 +115,8 @@ class WriteQueue:
     def __init__(self, post: Callable[[list[tuple[str, WriteFn]]], None], seed: int = 0) -> None:
         self._post = post
         self._under_way: set[str] = set()
-        self._trouble: dict[str, _Trouble] = {}
+        self._trouble: dict[str, tuple[int, float]] = {}
+        """By key: how often a write has failed in a row, and when it may be tried again."""
         self._waiting: dict[str, float] = {}
         """By key: when it may be tried again, until it was reported."""
         self._asked: list[tuple[str, WriteFn]] = []
@@ -130,10 +125,8 @@ class WriteQueue:
 
     def ask(self, key: str, do: WriteFn, now_s: float) -> bool:
         """Begins with a write, unless one of the same key is under way or has just failed."""
-        if key in self._under_way:
-            return False
-        trouble = self._trouble.get(key)
-        if trouble is not None and now_s < trouble.due_s:
+        _, due_s = self._trouble.get(key, (0, -math.inf))
+        if key in self._under_way or now_s < due_s:
             return False
         self._under_way.add(key)
         self._asked.append((key, do))
@@ -156,11 +149,9 @@ class WriteQueue:
             self._trouble.pop(written.key, None)
             return
         self.failed += 1
-        before = self._trouble.get(written.key)
-        pause_s = min(before.pause_s * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-        due_s = now_s + pause_s * self._random.uniform(0.8, 1.2)
-        self._trouble[written.key] = _Trouble(pause_s, due_s)
-        self._waiting[written.key] = due_s
+        times = self._trouble.get(written.key, (0, 0.0))[0] + 1
+        due_s = now_s + RETRY.pause_s(times) * self._random.uniform(0.8, 1.2)
+        self._trouble[written.key], self._waiting[written.key] = (times, due_s), due_s
 
     def forget(self, key: str) -> None:
         """The object is gone, and so is the trouble with it."""
@@ -174,7 +165,7 @@ class WriteQueue:
 
     def next_s(self) -> float:
         """When the first write that failed may be tried again."""
-        return min(self._waiting.values(), default=float("inf"))
+        return min(self._waiting.values(), default=math.inf)
 
     def due(self, now_s: float) -> list[str]:
         """Writes that failed and may be tried again now, each once: the caller asks again."""
@@ -213,14 +204,14 @@ class WriteWorkers:
     async def _work(self) -> None:
         while True:
             key, do = await self._waiting.get()
+            failure: ApiError | None = None
             try:
                 await do(self._api)
             except ApiError as error:
-                self._inbox.put(Written(key, error))
+                failure = error
             except (TimeoutError, OSError) as error:
-                self._inbox.put(Written(key, Unavailable(str(error) or repr(error))))
-            else:
-                self._inbox.put(Written(key, None))
+                failure = Unavailable(str(error) or repr(error))
+            self._inbox.put(Written(key, failure))
 
 
 # ------------------------------------------------------- writes; an object that is gone by now needs none of them
