@@ -50,7 +50,6 @@ def identity_of(pod: objects.Pod) -> PodIdentity:
 
 
 def has_ended(pod: objects.Pod) -> bool:
-    """Whether none of its containers will run again."""
     return pod.status.phase in _FINISHED
 
 

@@ -72,7 +72,6 @@ class Resource(msgspec.Struct, Generic[SpecT, StatusT], kw_only=True, dict=True)
 
     @property
     def is_over(self) -> bool:
-        """Whether its status says so."""
         return objects.has_condition(self.raw_status, "Complete", "Failed")
 
     @cached_property
@@ -121,7 +120,6 @@ class Definition:
     """Beside the status."""
 
     def build(self) -> dict[str, Any]:
-        """The CustomResourceDefinition as it is applied."""
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -235,6 +233,11 @@ def _at(value: Any, path: str) -> Any:
     for key in filter(None, path.split(".")):
         value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key), None)
     return value
+
+
+def doc(description: str, **constraints: Any) -> Meta:
+    """What a field means, for the CRD, and what holds of its values."""
+    return Meta(description=description, **constraints)
 
 
 def name_rule() -> Rule:

@@ -329,7 +329,6 @@ def _agents(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> Iterator[Findin
 
 
 def check_jobs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """All of them."""
     if snapshot.pods is not None:
         yield from _first(list(_stuck(snapshot)), "stuck gangs", "none: every gang runs, or is about to")
     if snapshot.pods is not None and snapshot.jobs is not None:

@@ -53,12 +53,10 @@ class FinishedJobs:
         self._uid.pop(job, None)
 
     def has_pod(self, pod: objects.Pod) -> bool:
-        """Whether a pod is over and belongs to one of them."""
         name = pod.metadata.labels.get(names.JOB_NAME)
         return name is not None and is_over(pod) and f"{pod.metadata.namespace}/{name}" in self._uid
 
     def owns(self, meta: objects.Meta) -> bool:
-        """Whether an object belongs to one of them."""
         uid = self._uid.get(f"{meta.namespace}/{meta.labels.get(names.JOB_NAME, '')}")
         return uid is not None and any(owner.uid == uid for owner in meta.owner_references)
 
@@ -183,7 +181,6 @@ class ObjectCache:
         return key
 
     def owned(self, table: dict[str, objects.Batch], job: JobId) -> list[objects.Batch]:
-        """The objects of a table that belong to a UnifiedJob."""
         name = job.partition("/")[2]
         found = (table[key] for key in sorted(self._owned.get(job, ())) if key in table)
         return [one for one in found if one.metadata.labels.get(names.JOB_NAME) == name]

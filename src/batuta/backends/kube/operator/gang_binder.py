@@ -164,12 +164,10 @@ class GangBinder:
         return True
 
     def next_s(self) -> float:
-        """When a group has waited for too long."""
         first = next(iter(self._postponed_s.values()), None)
         return math.inf if first is None else first[1] + self._timing.gang_timeout_s
 
     def forget(self, job: JobId) -> None:
-        """A job is over: forgets what it waits for."""
         self.refusals.pop(job, None)
         self._release(job)
         for key in [key for key, (pod_group, _) in self._postponed_s.items() if pod_group.job == job]:
@@ -218,7 +216,6 @@ class GangBinder:
         return self._answered(uid, underway)
 
     def lost(self, pod: objects.Pod) -> BindFailure | None:
-        """The pod is gone, so the rest of its group cannot be bound."""
         uid = pod.metadata.uid
         if (underway := self._open(uid)) is None:
             return None

@@ -48,7 +48,6 @@ class PendingNotice:
     """Since when members were missing first."""
 
     def set(self, why: str) -> bool:
-        """Notes why it waits; whether that is news."""
         if self.refusal:
             why = f"{why}; when it was tried: {self.refusal}"
         is_news, self._why = why != self._why, why
@@ -99,14 +98,12 @@ class UnplannedPlacements:
 
     @property
     def is_partly_bound(self) -> bool:
-        """Whether a part of it holds GPUs and waits for the others."""
         return self._partly_s is not None
 
     def note_partly_bound(self, is_partly: bool, now_s: float) -> None:
         self._partly_s = (now_s if self._partly_s is None else self._partly_s) if is_partly else None
 
     def back_off(self, now_s: float) -> None:
-        """It was refused: each time it waits longer."""
         self._refusals += 1
         self.not_before_s = now_s + self.context.timing.refusal_backoff.pause_s(self._refusals)
 
@@ -418,7 +415,6 @@ class GangReconciler:
             self._context.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
 
     def _forget_refusals(self) -> None:
-        """All pods are bound."""
         self._unplanned.forget_refusals()
         self._notice.refusal = ""
 
@@ -440,7 +436,6 @@ class GangReconciler:
     # --------------------------------------------------------------------------------------------- writes
 
     def tell_why(self, now_s: float) -> None:
-        """Writes on the pods why they wait."""
         self._look_again(self._notice.tell(self._pods.staying(), now_s))
 
     def _look_again(self, due_s: float) -> None:
@@ -452,7 +447,6 @@ class GangReconciler:
 
 
 def _shows(pod: objects.Pod, message: str) -> bool:
-    """Whether the pod says already why it waits."""
     return any(
         one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
     )

@@ -43,7 +43,6 @@ class GangId(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of the object that it belongs to."""
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
@@ -196,7 +195,6 @@ class GangPods:
         return min(members, max(members if size is None else size, came) - len(ended))
 
     def are_made_anew(self) -> bool:
-        """Whether their owner recreates deleted pods."""
         return self.gang.kind in MADE_ANEW or any(
             owner.controller for pod in self.by_key.values() for owner in pod.metadata.owner_references
         )
@@ -279,7 +277,6 @@ def _requirement(requirement: Requirement) -> cluster.Requirement:
 
 
 def toleration(tolerance: Tolerance) -> str:
-    """As the World writes it."""
     key = tolerance.key or cluster.EVERYTHING
     said = key if tolerance.operator == "Exists" else f"{key}={tolerance.value}"
     return f"{said}:{tolerance.effect}" if tolerance.effect else said

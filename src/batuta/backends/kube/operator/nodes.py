@@ -178,9 +178,7 @@ class NodeReporter:
         return [*failed, *(ev.GpuRepaired(now_s, name, gpu) for gpu in sorted(known - ill))]
 
     def names(self) -> list[NodeName]:
-        """The nodes that the World thinks are there."""
         return [name for name in self._told if name not in self._lost]
 
     def nodes(self) -> list[Node]:
-        """The same, as the World was told of them."""
         return [node for name, node in self._told.items() if name not in self._lost]

@@ -150,12 +150,10 @@ class Reconciler:
         self._dirty[job] = None
 
     def job_of(self, pod: str) -> JobId | None:
-        """Whose a pod is."""
         run = self._owner_index.run_of(pod)
         return None if run is None else run.id
 
     def forget(self, job: JobId) -> None:
-        """The World forgets a job that is over."""
         run = self.runs.get(job)
         if run is not None and run.is_booked:
             raise ValueError(f"job {job} is not over")
@@ -265,7 +263,6 @@ class Reconciler:
             self.touch(failure.pod_group.job)
 
     def _is_being_left(self, now_s: float, node: NodeName) -> bool:
-        """Whether a pod is on its way from a node, so that there will be more room soon."""
         return any(self._is_leaving(key, now_s) for key in self._cluster.pods_on(node))
 
     def _is_leaving(self, key: str, now_s: float) -> bool:
@@ -368,11 +365,9 @@ class Reconciler:
         self._nodes.tell_others(self._booked_on, now_s)
 
     def _booked_on(self, node: NodeName) -> set[str]:
-        """The pods on a node that the World knows as a job's."""
         pods = ((key, self._owner_index.run_of(key)) for key in self._cluster.pods_on(node))
         return {key for key, run in pods if run is not None and run.holds(key)}
 
 
 def _name(controller: Controller) -> str:
-    """The name of a controller in the failure counters."""
     return type(controller).__name__

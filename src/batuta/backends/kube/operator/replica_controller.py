@@ -94,7 +94,6 @@ class Children:
         """When something is to be written again that does not show."""
 
     def seen(self, uj: UnifiedJob, pods: Iterable[objects.Pod]) -> Observed:
-        """What the informers know."""
         found = [
             (kind, one)
             for kind, table in ((children.JOB, self._observed.jobs), (children.MPI_JOB, self._observed.mpi_jobs))
@@ -263,7 +262,6 @@ class ReplicaController:
         self.context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
 
     def _settle(self, kind: JobType, job: Job, found: GangStatus, now_s: float) -> Became:
-        """All have a place."""
         run_state = self.run_state
         assert run_state.run is not None
         run_state.stood = run_state.places
@@ -321,7 +319,6 @@ class ReplicaController:
         return [pod for pod in self.pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
 
     def request_checkpoint(self, uj: UnifiedJob, now_s: float) -> None:
-        """Asks all pods of the run to save."""
         assert self.run_state.run is not None
         self.session.request_checkpoint(uj, self._pods_of(self.run_state.run), now_s)
 
@@ -390,7 +387,6 @@ class FailureAttribution:
 
 
 def _key(write: Write) -> str:
-    """One write at a time has this key."""
     match write:
         case Create(child):
             return f"create/{child.kind.plural}/{child.name}"

@@ -61,7 +61,6 @@ class PodSet:
         ]
 
     def has_places(self, kind: JobType | None) -> bool:
-        """Whether a worker has a place."""
         return any(pod.spec.node_name for pod in self.workers(kind).values())
 
     def last_start(self) -> int:
@@ -179,7 +178,6 @@ class RunState:
         self.ran = self.places if self.has_started else ()
 
     def members(self, kind: JobType) -> dict[int, objects.Pod]:
-        """The pods of the run by replica."""
         assert self.run is not None
         return self._pod_set.members(kind, self.run.start)
 
@@ -242,7 +240,6 @@ class RunState:
         )
 
     def go_back(self) -> Placement:
-        """New members could not be placed: it stays as it was."""
         assert self.run is not None
         self.run, self.places = replace(self.run, target=len(self.stood)), self.stood
         self.has_started = True
@@ -261,11 +258,9 @@ class RunState:
         self.stood = self.ran = ()
 
     def end(self) -> None:
-        """No pod of the run is left."""
         self.run, self.places = None, ()
 
     def without_replicas(self, uj: UnifiedJob) -> Run:
-        """The run without a member."""
         last = max(self._pod_set.last_start(), _known_start(uj), 0)
         return Run(0, last if self.run is None else self.run.start)
 

@@ -131,12 +131,10 @@ class UnifiedJobReconciler:
 
     @property
     def result(self) -> str | None:
-        """What its script has given as its result, as JSON."""
         return self._session.result or self.uj.status.result
 
     @property
     def _job(self) -> Job | None:
-        """As the World knows it."""
         return None if self._request is None else self._request.job
 
     @property
@@ -149,7 +147,6 @@ class UnifiedJobReconciler:
 
     @property
     def replicas(self) -> int:
-        """How many members it shall have."""
         return 0 if self.run is None or self.wanted is None else self.run.target
 
     def leaves(self, pod: objects.Pod) -> bool:
@@ -499,5 +496,4 @@ class UnifiedJobReconciler:
         return found
 
     def live_pods(self) -> list[objects.Pod]:
-        """Its workers that are not over, once the World knows it."""
         return list(self._pod_set.workers(self._kind).values()) if self._job is not None else []

@@ -135,7 +135,6 @@ class StatusWriter:
         """Whether the object shows what it shall."""
 
     def write(self, run: UnifiedJobReconciler, now_s: float) -> None:
-        """Asks for whatever has to be written."""
         status = status_of(run, now_s)
         uj = run.uj
         self.due_s = math.inf
@@ -212,7 +211,6 @@ class EventRecorder:
         self._size = replicas
 
     def started(self, uj: UnifiedJob, run: Run, places: Sequence[Span], now_s: float) -> None:
-        """A run has begun, or has another size."""
         before, self._size = self._size, run.target
         replicas, gpus = counted(run.target, "replica"), _gpus(uj, run.target)
         where = f"on {', '.join(dict.fromkeys(place.node for place in places))}"
@@ -231,7 +229,6 @@ class EventRecorder:
             self.tell(uj, news, f"gave {what} back, and waits", now_s)
 
     def ended(self, uj: UnifiedJob, state: JobState, detail: str, now_s: float) -> None:
-        """It is over."""
         began_s = seconds(uj.status.start_time or "")
         how_long = f"done {now_s - began_s:.0f} s after its first start" if began_s else "done"
         self.tell(uj, _ENDS[state], detail or how_long, now_s)
@@ -246,7 +243,6 @@ class EventRecorder:
 
 
 def _without(keys: tuple[str, ...], one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two differ beside these keys."""
     return any(one.get(key) != other.get(key) for key in {*one, *other} - {*keys})
 
 
@@ -276,7 +272,6 @@ def _truths(status: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
-    """The whole status, as it shall be."""
     uj, outlook = run.uj, run.outlook
     before = uj.status
     pods = run.live_pods()
@@ -445,11 +440,9 @@ def _gpus(uj: UnifiedJob, replicas: int) -> str:
 
 
 def counted(n: int, what: str) -> str:
-    """A number with its noun: `1 GPU`, `2 GPUs`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def event_of(uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> dict[str, Any]:
-    """The event of a UnifiedJob."""
     about, said = reference(UNIFIED_JOB, uj.metadata), f"{news.value} {note}"
     return build_event(about, news.value, note, now_s, "Warning" if news in _WARNINGS else "Normal", said=said)

@@ -164,7 +164,6 @@ class WriteQueue:
             self.forget(key)
 
     def next_s(self) -> float:
-        """When the first write that failed may be tried again."""
         return min(self._waiting.values(), default=math.inf)
 
     def due(self, now_s: float) -> list[str]:
@@ -240,7 +239,6 @@ async def delete_object(kind: Kind[Any], meta: Meta, api: Api, *, propagation: P
 
 
 def reference(kind: Kind[Any], meta: Meta) -> dict[str, str]:
-    """The object that an event is about."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.name,

@@ -57,7 +57,6 @@ class LogLines:
         self._rest, self._resumed = b"", self._last
 
     def take(self, piece: bytes) -> list[ReportLine]:
-        """The reports in one more piece of the log."""
         data = self._rest + piece if self._rest else piece
         end = data.rfind(b"\n") + 1
         self._rest = self._shortened(data[end:])

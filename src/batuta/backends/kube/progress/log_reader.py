@@ -108,7 +108,6 @@ class LogReader:
         """How many lines are read that are there already; less than at first: what is unread is skipped."""
 
     async def follow(self) -> None:
-        """Reads until there is no such pod any more."""
         while True:
             wait_s = self._rests.next_s  # another log waits for the slot
             try:
@@ -208,11 +207,9 @@ class LogSubscriptions:
 
     @property
     def logs(self) -> int:
-        """How many logs are to be heard now."""
         return len(self._wanted)
 
     def count(self, heard: LogReport) -> None:
-        """Something was heard."""
         self.reports += len(heard.said)
         self.refused += heard.refused
 
@@ -228,11 +225,9 @@ class LogSubscriptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether logs are read at all."""
         return self._post is not None
 
     def send(self) -> None:
-        """Hands over what has changed since the last time."""
         if self._changed and self._post is not None:
             changed, self._changed = self._changed, {}
             self._post(changed)

@@ -206,7 +206,6 @@ class TrainerSession:
         return replicas.largest > replicas.min_replicas and self._has_spoken and not self._is_deaf
 
     def has_saved(self, now_s: float) -> bool:
-        """Whether the checkpoint that was asked for is complete."""
         if self.is_asking and self._reports.checkpoints.has_answered(self._request):
             self._is_answered = True
             self._reports.checkpointed(now_s)

@@ -75,7 +75,6 @@ class TrialController:
         )
 
     def want(self, uj: UnifiedJob) -> None:
-        """A job waits for its trial."""
         self._wanted[uj.id] = uj
         if self._is_left_over(uj):
             self._unwanted[uj.id] = self._trials[uj.id].run

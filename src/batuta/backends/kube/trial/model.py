@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, name_rule, unchanged
+from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, doc, name_rule, unchanged
 from batuta.backends.kube.unified_job.model import Condition
 from batuta.spec.task_elastic import (
     LONGEST_TRIAL_S,
@@ -38,10 +38,10 @@ class TemplateMeta(_Part, frozen=True):
 
     name: Annotated[
         Annotated[str, Meta(max_length=63, pattern=_LABEL_VALUE)] | None,
-        Meta(description="The application that is measured, unless the label app.kubernetes.io/name says it."),
+        doc("The application that is measured, unless the label app.kubernetes.io/name says it."),
     ] = None
-    labels: Annotated[dict[str, str], Meta(description="Labels of the UnifiedJobs.")] = {}
-    annotations: Annotated[dict[str, str], Meta(description="Annotations of the UnifiedJobs.")] = {}
+    labels: Annotated[dict[str, str], doc("Labels of the UnifiedJobs.")] = {}
+    annotations: Annotated[dict[str, str], doc("Annotations of the UnifiedJobs.")] = {}
 
 
 class JobTemplate(_Part, frozen=True):
@@ -50,9 +50,9 @@ class JobTemplate(_Part, frozen=True):
     metadata: TemplateMeta = TemplateMeta()
     spec: Annotated[
         dict[str, Any],
-        Meta(
+        doc(
+            "The spec of a UnifiedJob. Of minReplicas and maxReplicas follow the sizes.",
             extra={"required": True, "schema": _FREE},
-            description="The spec of a UnifiedJob. Of minReplicas and maxReplicas follow the sizes.",
         ),
     ] = {}
 
@@ -62,8 +62,8 @@ class TrialSpec(_Part, frozen=True):
 
     job_name: Annotated[
         Name | None,
-        Meta(
-            description="A UnifiedJob of the namespace. It is looked at only: it waits for a trial when "
+        doc(
+            "A UnifiedJob of the namespace. It is looked at only: it waits for a trial when "
             "its annotation or its queue says so."
         ),
     ] = None
@@ -73,56 +73,48 @@ class TrialSpec(_Part, frozen=True):
             list[Annotated[Int32, Meta(ge=1, le=MOST_TRIAL_GPUS)]], Meta(min_length=1, max_length=MOST_TRIAL_SIZES)
         ]
         | None,
-        Meta(
-            extra_json_schema={"x-kubernetes-list-type": "set"},
-            description="GPUs in all, ascending. Without it: the smallest size, then twice the one "
+        doc(
+            "GPUs in all, ascending. Without it: the smallest size, then twice the one "
             "before, as far as the job may and the nodes could.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = None
-    budget_seconds: Annotated[TrialTime, Meta(description="So long after its creation nothing more is tried.")] = int(
-        TRIAL_BUDGET_S
-    )
+    budget_seconds: Annotated[TrialTime, doc("So long after its creation nothing more is tried.")] = int(TRIAL_BUDGET_S)
     each_seconds: Annotated[
-        TrialTime | None,
-        Meta(description="How long it runs at each size; without it its part of the budget, at most 60."),
+        TrialTime | None, doc("How long it runs at each size; without it its part of the budget, at most 60.")
     ] = None
     parallelism: Annotated[
         Int32,
-        Meta(
+        doc(
+            "So many sizes may run beside each other, where there is room. They may disturb each other then.",
             ge=1,
             le=MOST_TRIAL_SIZES,
-            description="So many sizes may run beside each other, where there is room. They may disturb each "
-            "other then.",
         ),
     ] = 1
-    priority_class_name: Annotated[
-        Name | None, Meta(description="A PriorityClass of the runs; without it that of the job.")
-    ] = None
+    priority_class_name: Annotated[Name | None, doc("A PriorityClass of the runs; without it that of the job.")] = None
 
 
 class MeasuredRun(_Part, frozen=True):
     """What one size showed. What is not known is left out."""
 
     gpus: Annotated[Int32, Meta(extra={"required": True})] = 0
-    job: Annotated[str, Meta(description="The UnifiedJob that it is, or was.")] = ""
+    job: Annotated[str, doc("The UnifiedJob that it is, or was.")] = ""
     state: Annotated[
         str,
-        Meta(
-            description="planned, waits, runs; then measured, reported no speed, out of memory, failed, got "
+        doc(
+            "planned, waits, runs; then measured, reported no speed, out of memory, failed, got "
             "no GPUs in time, or not tried."
         ),
     ] = ""
     gpu_type: str = ""
-    nodes: Annotated[Int32, Meta(description="Two stands for more of them.")] = 1
-    racks: Annotated[Int32, Meta(description="Two stands for more of them.")] = 1
-    unit: Annotated[str, Meta(description="What the speed counts: samples, epochs or steps.")] = ""
-    batch: Annotated[Int64, Meta(description="Samples in a step.")] = 0
-    units_per_second: Annotated[str, Meta(description="The speed, as a decimal number.")] = ""
-    steps_per_second: Annotated[str, Meta(description="The same in steps.")] = ""
-    efficiency_percentage: Annotated[
-        Int32 | None, Meta(description="Speed for each GPU, of that at the smallest size.")
-    ] = None
-    memory_mib: Annotated[Int64 | None, Meta(description="The most in use on one GPU.")] = None
+    nodes: Annotated[Int32, doc("Two stands for more of them.")] = 1
+    racks: Annotated[Int32, doc("Two stands for more of them.")] = 1
+    unit: Annotated[str, doc("What the speed counts: samples, epochs or steps.")] = ""
+    batch: Annotated[Int64, doc("Samples in a step.")] = 0
+    units_per_second: Annotated[str, doc("The speed, as a decimal number.")] = ""
+    steps_per_second: Annotated[str, doc("The same in steps.")] = ""
+    efficiency_percentage: Annotated[Int32 | None, doc("Speed for each GPU, of that at the smallest size.")] = None
+    memory_mib: Annotated[Int64 | None, doc("The most in use on one GPU.")] = None
     utilisation_percentage: Int32 | None = None
     message: Annotated[str, Meta(max_length=1024)] = ""
 
@@ -131,31 +123,29 @@ class TrialStatus(_Part, frozen=True):
     """What has been found out. Written by the operator only."""
 
     observed_generation: Int64 | None = None
-    state: Annotated[str, Meta(description="RUNNING, SUCCEEDED, FAILED or CANCELLED.")] = ""
-    reason: Annotated[str, Meta(max_length=1024, description="The same in more detail, as one word.")] = ""
-    message: Annotated[str, Meta(max_length=32_768, description="What it comes to, as a sentence.")] = ""
+    state: Annotated[str, doc("RUNNING, SUCCEEDED, FAILED or CANCELLED.")] = ""
+    reason: Annotated[str, doc("The same in more detail, as one word.", max_length=1024)] = ""
+    message: Annotated[str, doc("What it comes to, as a sentence.", max_length=32_768)] = ""
     conditions: Annotated[
         list[Condition],
-        Meta(
+        doc(
+            "Complete, Failed.",
             max_length=32,
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-            description="Complete, Failed.",
         ),
     ] = []
-    progress: Annotated[str, Meta(description="Sizes that are done, of those to be tried.")] = ""
+    progress: Annotated[str, doc("Sizes that are done, of those to be tried.")] = ""
     each_seconds: Int32 | None = None
     runs: Annotated[
         list[MeasuredRun],
-        Meta(
+        doc(
+            "By size, ascending.",
             max_length=MOST_TRIAL_SIZES,
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpus"]},
-            description="By size, ascending.",
         ),
     ] = []
-    chosen_gpus: Annotated[Int32 | None, Meta(description="What is best asked for; left out while not known.")] = None
-    chosen_percentage: Annotated[Int32 | None, Meta(description="Its speed, in percent of that with fastestGpus.")] = (
-        None
-    )
+    chosen_gpus: Annotated[Int32 | None, doc("What is best asked for; left out while not known.")] = None
+    chosen_percentage: Annotated[Int32 | None, doc("Its speed, in percent of that with fastestGpus.")] = None
     fastest_gpus: Int32 | None = None
     completion_time: Time | None = None
 

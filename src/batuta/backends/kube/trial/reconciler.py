@@ -249,7 +249,6 @@ class TrialReconciler:
     # ------------------------------------------------------------------------------------------- its runs
 
     def _runs(self) -> dict[int, UnifiedJob]:
-        """By size: the UnifiedJobs that are there."""
         meta, jobs = self.run.metadata, self._context.observed.unified_jobs
         keys = {gpus: f"{meta.namespace}/{run_name(meta.name, gpus)}" for gpus in self.sizes}
         return {gpus: jobs[key] for gpus, key in keys.items() if key in jobs}
@@ -385,7 +384,6 @@ def status_of(
 
 
 def shows(trial: TrialRun, status: Mapping[str, Any]) -> bool:
-    """Whether the object has this status."""
     shown = trial.raw_status if isinstance(trial.raw_status, dict) else {}
     return all(shown.get(key) == value for key, value in status.items())
 

@@ -146,7 +146,6 @@ def _pod_template(task: Task, image: str, gpu_types: Sequence[str], secret: str,
 
 
 def _said(**fields: Any) -> Manifest:
-    """The fields that say something."""
     return {key: value for key, value in fields.items() if value}
 
 
@@ -221,7 +220,6 @@ def _told_ports(task: Task, job: Manifest) -> list[str]:
 
 
 def lead_pod(job: Manifest) -> str:
-    """The pod that runs the command of rank 0."""
     name = job["metadata"]["name"]
     led = job["spec"]["jobType"] in ("MPIJob", "ElasticHorovod")
     return f"{name}-launcher" if led else f"{name}-0"

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, name_rule, unchanged
+from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, doc, name_rule, unchanged
 
 MOST_CONTAINERS: Final = 32
 _KEEP: Final = {"x-kubernetes-preserve-unknown-fields": True}
@@ -101,49 +101,46 @@ class _Part(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 class ReplicaSpec(_Part, frozen=True):
     """How many replicas there may be, and what each of them is."""
 
-    min_replicas: Annotated[
-        Replicas, Meta(description="The job runs with at least so many replicas, or not at all.")
-    ] = 1
+    min_replicas: Annotated[Replicas, doc("The job runs with at least so many replicas, or not at all.")] = 1
     max_replicas: Annotated[
-        Replicas | None,
-        Meta(description="The job can use so many replicas. Without it the job has minReplicas, always."),
+        Replicas | None, doc("The job can use so many replicas. Without it the job has minReplicas, always.")
     ] = None
     sizes: Annotated[
         Annotated[list[Replicas], Meta(min_length=1, max_length=MOST_SIZES)] | None,
-        Meta(
-            extra_json_schema={"x-kubernetes-list-type": "set"},
-            description="The numbers of replicas that the job can have, ascending, from minReplicas to "
+        doc(
+            "The numbers of replicas that the job can have, ascending, from minReplicas to "
             "maxReplicas. Without it every number between them is one.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = None
     gpus_per_replica: Annotated[
         Int32,
-        Meta(
+        doc(
+            "GPUs of each replica. They need not be written into the template as well. 0: a "
+            "CPU-only job, which takes the CPU and memory that the template requests, and has one size.",
             ge=0,
             le=1024,
-            description="GPUs of each replica. They need not be written into the template as well. 0: a "
-            "CPU-only job, which takes the CPU and memory that the template requests, and has one size.",
         ),
     ] = 1
     target_replicas: Annotated[
         Annotated[Int32, Meta(ge=0, le=MOST_REPLICAS)] | None,
-        Meta(
-            description="How many replicas the scheduler wants now; 0 while the job waits. A person who "
+        doc(
+            "How many replicas the scheduler wants now; 0 while the job waits. A person who "
             "writes it, by kubectl scale for example, pins the size."
         ),
     ] = None
     restartable: Annotated[
         bool,
-        Meta(
-            description="A restart loses nothing that matters. Otherwise an elastic job keeps its size until "
+        doc(
+            "A restart loses nothing that matters. Otherwise an elastic job keeps its size until "
             "a checkpoint of it was seen, for a resize would lose its work."
         ),
     ] = False
     template: Annotated[
         dict[str, Any],
-        Meta(
+        doc(
+            "The pod of a replica, as in a Job. A change takes effect at the next start.",
             extra={"required": True, "schema": TEMPLATE_SCHEMA},
-            description="The pod of a replica, as in a Job. A change takes effect at the next start.",
         ),
     ] = {}
 
@@ -153,7 +150,6 @@ class ReplicaSpec(_Part, frozen=True):
 
     @property
     def cpu_only(self) -> bool:
-        """Whether the job runs on CPU and memory and holds no GPU."""
         return not self.gpus_per_replica
 
     @property
@@ -177,27 +173,21 @@ class Sharing(_Part, frozen=True):
 
     gpu_memory: Annotated[
         int | str | None,
-        Meta(
+        doc(
+            "Memory of the GPU, for example 8Gi.",
             extra={"quantity": True},
             extra_json_schema={"pattern": QUANTITY_PATTERN},
-            description="Memory of the GPU, for example 8Gi.",
         ),
     ] = None
-    gpu_compute: Annotated[Int32, Meta(ge=1, le=100, description="Percent of the GPU's compute.")] | None = None
+    gpu_compute: Annotated[Int32, doc("Percent of the GPU's compute.", ge=1, le=100)] | None = None
 
 
 class Topology(_Part, frozen=True):
     """Where the replicas want to be, relative to each other."""
 
-    level: Annotated[
-        Level | None, Meta(description="The smallest part of the cluster that all replicas should be within.")
-    ] = None
-    mode: Annotated[Mode, Meta(description="Preferred: if it can be had. Required: the job waits until it can.")] = (
-        "Preferred"
-    )
-    numa: Annotated[
-        Numa, Meta(description="SingleNUMANode: CPUs, memory and GPUs of a replica lie in one NUMA node.")
-    ] = "Any"
+    level: Annotated[Level | None, doc("The smallest part of the cluster that all replicas should be within.")] = None
+    mode: Annotated[Mode, doc("Preferred: if it can be had. Required: the job waits until it can.")] = "Preferred"
+    numa: Annotated[Numa, doc("SingleNUMANode: CPUs, memory and GPUs of a replica lie in one NUMA node.")] = "Any"
 
 
 class Spec(_Part, frozen=True):
@@ -205,39 +195,33 @@ class Spec(_Part, frozen=True):
 
     job_type: Annotated[
         str,
-        Meta(
+        doc(
+            "What the replicas are: Job, TorchElastic, ElasticHorovod, MPIJob, Pods, or a type "
+            "that the operator has been given.",
             max_length=63,
             extra={"required": True},
-            description="What the replicas are: Job, TorchElastic, ElasticHorovod, MPIJob, Pods, or a type "
-            "that the operator has been given.",
         ),
     ] = ""
-    queue_name: Annotated[
-        str, Meta(max_length=253, pattern=_SUBDOMAIN, description="The queue in which the job waits.")
-    ] = "default"
+    queue_name: Annotated[str, doc("The queue in which the job waits.", max_length=253, pattern=_SUBDOMAIN)] = "default"
     priority_class_name: Annotated[
-        str, Meta(max_length=253, description="A PriorityClass of the cluster, for the job and its pods.")
+        str, doc("A PriorityClass of the cluster, for the job and its pods.", max_length=253)
     ] = ""
-    suspend: Annotated[bool, Meta(description="The job gives its GPUs back and waits until this is false again.")] = (
-        False
+    suspend: Annotated[bool, doc("The job gives its GPUs back and waits until this is false again.")] = False
+    managed_by: Annotated[str, doc("Who looks after the job. Batuta leaves those of others alone.", max_length=253)] = (
+        names.MANAGED_BY
     )
-    managed_by: Annotated[
-        str, Meta(max_length=253, description="Who looks after the job. Batuta leaves those of others alone.")
-    ] = names.MANAGED_BY
     active_deadline_seconds: Annotated[
-        Annotated[Int64, Meta(ge=1)] | None,
-        Meta(description="The job fails when it has run for so long, all starts together."),
+        Annotated[Int64, Meta(ge=1)] | None, doc("The job fails when it has run for so long, all starts together.")
     ] = None
     ttl_seconds_after_finished: Annotated[
-        Annotated[Int32, Meta(ge=0)] | None, Meta(description="The job is deleted so long after its end.")
+        Annotated[Int32, Meta(ge=0)] | None, doc("The job is deleted so long after its end.")
     ] = None
     backoff_limit: Annotated[
         Int32,
-        Meta(
+        doc(
+            "The job fails when it has failed more often than this. Preemptions and lost nodes do not count.",
             ge=0,
             le=100_000,
-            description="The job fails when it has failed more often than this. Preemptions and lost nodes "
-            "do not count.",
         ),
     ] = 6
     replica_spec: Annotated[ReplicaSpec, Meta(extra={"required": True})] = ReplicaSpec()
@@ -277,23 +261,19 @@ class TrainerStatus(_Part, frozen=True):
 class SizeChoiceStatus(_Part, frozen=True):
     """The size that was chosen for a job whose user left it open, and why."""
 
-    gpus: Annotated[Int32, Meta(description="GPUs that the job asks for.")] = 0
-    fastest_gpus: Annotated[
-        Int32, Meta(description="The fastest size that it may have; 0 when nothing is known of its speed.")
-    ] = 0
-    speed_percentage: Annotated[
-        Int32, Meta(description="Its speed with gpus, in percent of that with fastestGpus.")
-    ] = 100
-    measured_jobs: Annotated[Int32, Meta(description="How many earlier jobs were measured.")] = 0
-    message: Annotated[str, Meta(max_length=1024, description="The same as a sentence.")] = ""
+    gpus: Annotated[Int32, doc("GPUs that the job asks for.")] = 0
+    fastest_gpus: Annotated[Int32, doc("The fastest size that it may have; 0 when nothing is known of its speed.")] = 0
+    speed_percentage: Annotated[Int32, doc("Its speed with gpus, in percent of that with fastestGpus.")] = 100
+    measured_jobs: Annotated[Int32, doc("How many earlier jobs were measured.")] = 0
+    message: Annotated[str, doc("The same as a sentence.", max_length=1024)] = ""
 
 
 class RunStatus(_Part, frozen=True):
     """The start of the job that its pods belong to. A resize in place changes nothing here."""
 
-    start: Annotated[Int32, Meta(description="How often it was started before.")] = 0
-    first_replicas: Annotated[Int32, Meta(description="How many replicas it was started with.")] = 0
-    max_replicas: Annotated[Int32, Meta(description="How many it can have without another start.")] = 0
+    start: Annotated[Int32, doc("How often it was started before.")] = 0
+    first_replicas: Annotated[Int32, doc("How many replicas it was started with.")] = 0
+    max_replicas: Annotated[Int32, doc("How many it can have without another start.")] = 0
 
 
 class Status(_Part, frozen=True):
@@ -301,40 +281,35 @@ class Status(_Part, frozen=True):
 
     observed_generation: Int64 | None = None
     state: Annotated[
-        str,
-        Meta(
-            description="PENDING, SETTING_UP, RUNNING, RESIZING, PREEMPTED, SUCCEEDED, FAILED, FAILED_SETUP "
-            "or CANCELLED."
-        ),
+        str, doc("PENDING, SETTING_UP, RUNNING, RESIZING, PREEMPTED, SUCCEEDED, FAILED, FAILED_SETUP or CANCELLED.")
     ] = ""
-    reason: Annotated[str, Meta(max_length=1024, description="Why the job is not at full size, as one word.")] = ""
-    message: Annotated[str, Meta(max_length=32_768, description="The same as a sentence with numbers.")] = ""
+    reason: Annotated[str, doc("Why the job is not at full size, as one word.", max_length=1024)] = ""
+    message: Annotated[str, doc("The same as a sentence with numbers.", max_length=32_768)] = ""
     conditions: Annotated[
         list[Condition],
-        Meta(
+        doc(
+            "QuotaReserved, Admitted, PodsReady, Resizing, Complete, Failed.",
             max_length=32,
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-            description="QuotaReserved, Admitted, PodsReady, Resizing, Complete, Failed.",
         ),
     ] = []
-    replicas: Annotated[Int32, Meta(description="Replicas that have a pod.")] = 0
-    ready_replicas: Annotated[Int32, Meta(description="Of these, those ready.")] = 0
-    gpus: Annotated[Int32, Meta(description="GPUs that the job holds.")] = 0
-    placement: Annotated[dict[str, Int32], Meta(description="How many replicas each node has.")] = {}
-    nodes: Annotated[str, Meta(description="The names of these nodes, for kubectl get.")] = ""
-    restarts: Annotated[Int32, Meta(description="How often it was started again.")] = 0
-    failures: Annotated[Int32, Meta(description="How often it failed; compared with backoffLimit.")] = 0
+    replicas: Annotated[Int32, doc("Replicas that have a pod.")] = 0
+    ready_replicas: Annotated[Int32, doc("Of these, those ready.")] = 0
+    gpus: Annotated[Int32, doc("GPUs that the job holds.")] = 0
+    placement: Annotated[dict[str, Int32], doc("How many replicas each node has.")] = {}
+    nodes: Annotated[str, doc("The names of these nodes, for kubectl get.")] = ""
+    restarts: Annotated[Int32, doc("How often it was started again.")] = 0
+    failures: Annotated[Int32, doc("How often it failed; compared with backoffLimit.")] = 0
     run: RunStatus | None = None
     size_choice: SizeChoiceStatus | None = None
-    selector: Annotated[str, Meta(description="The pods of the job, for the scale subresource.")] = ""
+    selector: Annotated[str, doc("The pods of the job, for the scale subresource.")] = ""
     start_time: Time | None = None
     completion_time: Time | None = None
     trainer_status: TrainerStatus | None = None
-    progress: Annotated[str, Meta(description="Progress in percent, for kubectl get.")] = ""
-    eta: Annotated[str, Meta(description="The time that is left, for kubectl get.")] = ""
+    progress: Annotated[str, doc("Progress in percent, for kubectl get.")] = ""
+    eta: Annotated[str, doc("The time that is left, for kubectl get.")] = ""
     result: Annotated[
-        Annotated[str, Meta(max_length=16_384)] | None,
-        Meta(description="What the script gave to batuta.sdk.result, as JSON."),
+        Annotated[str, Meta(max_length=16_384)] | None, doc("What the script gave to batuta.sdk.result, as JSON.")
     ] = None
 
 
@@ -349,7 +324,6 @@ UNIFIED_JOB: Final = Kind(names.GROUP, names.VERSION, names.PLURAL, names.KIND, 
 
 
 def _listed(words: Iterable[str]) -> str:
-    """As a list of CEL."""
     return f"[{', '.join(map(repr, words))}]"
 
 
