@@ -190,8 +190,6 @@ class GangBinder:
     def _ask(self, binding: Binding, now_s: float) -> None:
         self._writes.ask(BIND + binding.pod.metadata.uid, partial(_bind_pod, binding), now_s)
 
-    # ------------------------------------------------------------------------------------------- answers
-
     def heard(self, answer: Written, now_s: float) -> BindFailure | None:
         """Takes in the answer to a binding; a group of which one pod failed is refused as a whole."""
         uid = answer.key.removeprefix(BIND)

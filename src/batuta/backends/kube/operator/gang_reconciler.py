@@ -433,8 +433,6 @@ class GangReconciler:
         self._job = None
         self.is_over = True
 
-    # --------------------------------------------------------------------------------------------- writes
-
     def tell_why(self, now_s: float) -> None:
         self._look_again(self._notice.tell(self._pods.staying(), now_s))
 

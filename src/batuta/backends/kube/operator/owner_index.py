@@ -50,8 +50,6 @@ class OwnerIndex:
         """The run that a pod belongs to; None for a pod that is no business of ours."""
         return self.runs.get(self._job_of.get(key, ""))
 
-    # ------------------------------------------------------------------------------------------------ pods
-
     def see(self, pod: objects.Pod) -> JobReconciler | None:
         """A pod has come or changed: it is shown to its run, which is made if need be."""
         key = pod_key(pod)
@@ -106,8 +104,6 @@ class OwnerIndex:
         for key, spent in (self._spent or {}).pop(job, {}).items():
             self._show(run, key, spent)
         return run
-
-    # ------------------------------------------------------------------------------------------------ runs
 
     def meet(self, job: UnifiedJob) -> None:
         """A UnifiedJob has come or changed."""

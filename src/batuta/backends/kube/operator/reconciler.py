@@ -275,8 +275,6 @@ class Reconciler:
             return bool(deleted) and now_s < seconds(deleted) + STUCK_AFTER_S
         return bool(deleted) or run.leaves(pod)
 
-    # ------------------------------------------------------------------------------------------- pods
-
     def _pod(self, change: Change[objects.Pod], now_s: float) -> None:
         pod = change.object
         key = self._observed.note(self._observed.pods, change)
@@ -331,8 +329,6 @@ class Reconciler:
         if self._owner_index.drop(run):
             self.touch(run.id)
 
-    # ---------------------------------------------------------------------------------- other objects
-
     def _unified_job(self, change: Change[UnifiedJob], now_s: float) -> None:
         key = self._observed.note(self._observed.unified_jobs, change)
         self._observed.settled.discard(key)
@@ -347,8 +343,6 @@ class Reconciler:
         for job in taker(change):
             if job in self.runs:
                 self.touch(job)
-
-    # ------------------------------------------------------------------------------------------ nodes
 
     def _node(self, change: Change[objects.Node], now_s: float) -> None:
         self._nodes.node(change, now_s)

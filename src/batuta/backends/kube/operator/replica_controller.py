@@ -204,8 +204,6 @@ class ReplicaController:
     def seen(self, uj: UnifiedJob) -> Observed:
         return self.children.seen(uj, self.pod_set.pods.values())
 
-    # -------------------------------------------------------------------------------------------- they come
-
     def take_up(
         self, uj: UnifiedJob, kind: JobType, job: Job, planned: Placement | None, now_s: float
     ) -> AdoptedRun | None:
@@ -277,8 +275,6 @@ class ReplicaController:
         members = self.run_state.members(kind).values()
         begun_s = max((seconds(pod.status.start_time) for pod in members), default=0.0) or now_s
         self.session.began(job, self.run_state.run.start, self.run_state.places, min(begun_s, now_s))
-
-    # ---------------------------------------------------------------------------------------------- they go
 
     def observe(
         self, uj: UnifiedJob, kind: JobType, workers: Places | None, deadline_s: float, now_s: float

@@ -17,6 +17,9 @@ from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
 
+Places: TypeAlias = tuple[Span, ...]
+"""By replica."""
+
 
 class PodSet:
     """Told of pods as they come, change and go. Pods of an earlier job of the same name are not its own."""
@@ -38,8 +41,6 @@ class PodSet:
         return all(
             owner.uid == self._uid for owner in meta.owner_references if owner.controller and owner.kind == names.KIND
         )
-
-    # --------------------------------------------------------------------------------------------- members
 
     def workers(self, kind: JobType | None) -> dict[int, objects.Pod]:
         """Worker pods that are not over and stay, of whatever start, by replica; of two the newer one."""
@@ -132,7 +133,7 @@ def resume_run(uj: UnifiedJob, kind: JobType, pod_set: PodSet, planned: Placemen
     if on_its_way and _can_be(uj, kind, begun, len(workers)):
         run = Run(len(workers), start, first, ceiling)
         return AdoptedRun(run, workers, stood if _can_be(uj, kind, begun, len(stood)) else ())
-    size = max((n for n in range(1, len(stood) + 1) if _is_legal(uj, n)), default=0)
+    size = max((n for n in range(1, len(stood) + 1) if replicas.allows(n)), default=0)
     if size == 0 or not _can_be(uj, kind, begun, size):
         return None
     return AdoptedRun(Run(size, start, first, ceiling), stood[:size], stood[:size])
@@ -143,15 +144,6 @@ def _can_be(uj: UnifiedJob, kind: JobType, begun: Run, size: int) -> bool:
     if size == begun.target:
         return True
     return size > 0 < begun.target and kind.change(uj, begun, size) is Change.IN_PLACE
-
-
-def _is_legal(uj: UnifiedJob, size: int) -> bool:
-    replicas = uj.spec.replica_spec
-    return size in replicas.sizes if replicas.sizes else replicas.min_replicas <= size <= replicas.largest
-
-
-Places: TypeAlias = tuple[Span, ...]
-"""By replica."""
 
 
 class RunState:
@@ -180,8 +172,6 @@ class RunState:
     def members(self, kind: JobType) -> dict[int, objects.Pod]:
         assert self.run is not None
         return self._pod_set.members(kind, self.run.start)
-
-    # -------------------------------------------------------------------------------- towards other places
 
     def keeps_members(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
         """Whether those that run now go on when the job has these places."""
@@ -227,8 +217,6 @@ class RunState:
             return False
         newcomers = (pod for index, pod in self.members(kind).items() if index >= len(workers))
         return not any(map(has_begun, newcomers))
-
-    # ------------------------------------------------------------------------------------- as it goes on
 
     def can_go_back(self, kind: JobType | None) -> bool:
         """Whether all that stood are where they were. One that was made again since is not."""

@@ -484,8 +484,6 @@ class UnifiedJobReconciler:
                 self._end(JobState.CANCELLED, "its UnifiedJob was deleted", now_s)
             self.is_over = self._has_vanished
 
-    # ------------------------------------------------------------------------------------------------ parts
-
     @property
     def _kind(self) -> JobType | None:
         """Its type; None, and a fault that people see, when the operator has no such type."""

@@ -51,8 +51,6 @@ class TrialController:
         self._unwanted: dict[str, TrialRun] = {}
         """… and trials for which no job waits any more."""
 
-    # -------------------------------------------------------------------------------- for jobs that wait
-
     def trial_of(self, uj: UnifiedJob) -> TrialReconciler | None:
         """The trial of a job: created by the operator, or by a user under the job's name."""
         found = self._trials.get(uj.id)
@@ -85,8 +83,6 @@ class TrialController:
         found = self.trial_of(uj)
         if found is not None and found.conclusion is None and found.run.metadata.owner_references:
             self._unwanted[uj.id] = found.run
-
-    # --------------------------------------------------------------------------------------- what comes in
 
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is TRIAL_RUN:
@@ -143,8 +139,6 @@ class TrialController:
     def heard(self, written: Written, now_s: float) -> None:
         if written.key.startswith(KEY):
             self._dirty[written.key.removeprefix(KEY).partition("//")[0]] = None
-
-    # -------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> None:
         self._context.watched_s = min(self._context.watched_s, now_s)

@@ -116,8 +116,6 @@ class TrialReconciler:
         self._sights: dict[int, RunUsage] = {}
         self._is_waiting = False
 
-    # --------------------------------------------------------------------------------- what others are told
-
     @property
     def measured(self) -> tuple[TrialMeasurement, ...]:
         return tuple((self._measured or {}).values())
@@ -245,8 +243,6 @@ class TrialReconciler:
 
     def _learn(self, planned: Planned) -> TrialConclusion:
         return conclude(learn(planned.job, self.measured))
-
-    # ------------------------------------------------------------------------------------------- its runs
 
     def _runs(self) -> dict[int, UnifiedJob]:
         meta, jobs = self.run.metadata, self._context.observed.unified_jobs

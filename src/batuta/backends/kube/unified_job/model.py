@@ -163,9 +163,8 @@ class ReplicaSpec(_Part, frozen=True):
         """How many processes a launcher starts in each replica: one per GPU, or one without GPUs."""
         return self.gpus_per_replica or 1
 
-    @property
-    def legal_sizes(self) -> tuple[int, ...] | None:
-        return tuple(self.sizes) if self.sizes else None
+    def allows(self, replicas: int) -> bool:
+        return replicas in self.sizes if self.sizes else self.min_replicas <= replicas <= self.largest
 
 
 class Sharing(_Part, frozen=True):

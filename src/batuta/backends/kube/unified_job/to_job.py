@@ -330,7 +330,7 @@ def _build(
     priorities: Mapping[str, int],
 ) -> Job:
     meta, spec, replicas = job.metadata, job.spec, job.spec.replica_spec
-    cpu_only, sizes = replicas.cpu_only, replicas.legal_sizes
+    cpu_only, sizes = replicas.cpu_only, replicas.sizes
     # GPUs in each replica, or each replica alone.
     each = replicas.gpus_per_replica or 1
     largest = replicas.largest * each
@@ -427,8 +427,7 @@ def _wanted(job: UnifiedJob) -> int:
     replicas = job.spec.replica_spec
     text = job.metadata.annotations.get(names.WANTED, "")
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else replicas.min_replicas
-    legal = wanted in replicas.sizes if replicas.sizes else replicas.min_replicas <= wanted <= replicas.largest
-    return wanted if legal else replicas.min_replicas
+    return wanted if replicas.allows(wanted) else replicas.min_replicas
 
 
 def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
