@@ -55,9 +55,9 @@ class NodeController:
     def __post_init__(self) -> None:
         self._doubtful = set(self.told)
 
-    def doubt(self, node: NodeName) -> None:
-        """Something came to a node or went from it that is no job of the World."""
-        self._doubtful.add(node)
+    def doubt(self, *nodes: NodeName) -> None:
+        """Something came to nodes or went from them that is no job of the World."""
+        self._doubtful.update(nodes)
 
     def node(self, change: Change[objects.Node], now_s: float) -> None:
         name = self.observed.note(self.observed.nodes, change)

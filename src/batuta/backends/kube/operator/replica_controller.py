@@ -23,15 +23,7 @@ from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobStatus, 
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
-from batuta.backends.kube.operator.run_state import (
-    AdoptedRun,
-    GangStatus,
-    Places,
-    PodSet,
-    RunState,
-    gang_status,
-    resume_run,
-)
+from batuta.backends.kube.operator.run_state import AdoptedRun, GangStatus, Places, PodSet, RunState, resume_run
 from batuta.backends.kube.operator.workqueue import WriteFn, delete_object, patch_object
 from batuta.backends.kube.progress.trainer_session import TrainerSession
 from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
@@ -242,7 +234,7 @@ class ReplicaController:
 
     def _take_seats(self, uj: UnifiedJob, kind: JobType, job: Job, now_s: float) -> Became:
         """All members are there: those without a place get theirs together."""
-        found = gang_status(self.run_state, self.pod_set, kind)
+        found = self.run_state.gang_status(kind)
         if found.lost:
             gone = f"replica {', '.join(map(str, found.lost))} is gone"
             return JobStatus(outcome=Outcome.DISRUPTED, message=gone)

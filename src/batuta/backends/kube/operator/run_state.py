@@ -146,6 +146,32 @@ def _can_be(uj: UnifiedJob, kind: JobType, begun: Run, size: int) -> bool:
     return size > 0 < begun.target and kind.change(uj, begun, size) is Change.IN_PLACE
 
 
+@dataclass(frozen=True, slots=True)
+class GangStatus:
+    """The members that there shall be, as they are now."""
+
+    members: Mapping[int, objects.Pod]
+    """Those that are there, by replica."""
+    is_full: bool
+    """All are there …"""
+    is_exact: bool
+    """… and no other pod."""
+    lost: tuple[int, ...]
+    """Replicas that had a place and are gone."""
+    astray: tuple[int, NodeName] | None
+    """A replica that another scheduler has bound to another node than its own, and that node."""
+    waiting: tuple[PodPlacement, ...]
+    """Who has no node yet, launchers included."""
+
+    @property
+    def are_seated(self) -> bool:
+        return all(pod.spec.node_name for pod in self.members.values())
+
+    @property
+    def have_begun(self) -> bool:
+        return all(map(has_begun, self.members.values()))
+
+
 class RunState:
     """Where one job is, was, and shall be. Without a run nothing of it is there."""
 
@@ -233,6 +259,28 @@ class RunState:
         self.has_started = True
         return placement_from(self.stood)
 
+    def gang_status(self, kind: JobType) -> GangStatus:
+        """Looks at a run that has been aimed at its places."""
+        assert self.run is not None
+        target, places, there = self.run.target, self.places, self.members(kind)
+        members = {index: pod for index, pod in there.items() if index < target}
+        is_full = len(members) == target
+        astray = (
+            (index, pod.spec.node_name)
+            for index, pod in members.items()
+            if pod.spec.node_name not in ("", places[index].node)
+        )
+        waiting = [PodPlacement(pod, places[index]) for index, pod in members.items() if not pod.spec.node_name]
+        waiting += [PodPlacement(pod, None) for pod in self._pod_set.helpers(kind) if not pod.spec.node_name]
+        return GangStatus(
+            members,
+            is_full,
+            is_full and len(there) == target,
+            tuple(index for index in range(len(self.stood)) if index not in members),
+            next(astray, None),
+            tuple(waiting),
+        )
+
     def leaves(self, pod: objects.Pod, kind: JobType | None) -> bool:
         """Whether a pod is none of those that there shall be."""
         if self.run is None or pod.metadata.labels.get(names.START) != str(self.run.start):
@@ -256,52 +304,3 @@ class RunState:
 def _known_start(uj: UnifiedJob) -> int:
     """The start that was written down last; -1 for none."""
     return -1 if uj.status.run is None else uj.status.run.start
-
-
-@dataclass(frozen=True, slots=True)
-class GangStatus:
-    """The members that there shall be, as they are now."""
-
-    members: Mapping[int, objects.Pod]
-    """Those that are there, by replica."""
-    is_full: bool
-    """All are there …"""
-    is_exact: bool
-    """… and no other pod."""
-    lost: tuple[int, ...]
-    """Replicas that had a place and are gone."""
-    astray: tuple[int, NodeName] | None
-    """A replica that another scheduler has bound to another node than its own, and that node."""
-    waiting: tuple[PodPlacement, ...]
-    """Who has no node yet, launchers included."""
-
-    @property
-    def are_seated(self) -> bool:
-        return all(pod.spec.node_name for pod in self.members.values())
-
-    @property
-    def have_begun(self) -> bool:
-        return all(map(has_begun, self.members.values()))
-
-
-def gang_status(run_state: RunState, pod_set: PodSet, kind: JobType) -> GangStatus:
-    """Looks at a run that has been aimed at its places."""
-    assert run_state.run is not None
-    target, places, there = run_state.run.target, run_state.places, run_state.members(kind)
-    members = {index: pod for index, pod in there.items() if index < target}
-    is_full = len(members) == target
-    astray = (
-        (index, pod.spec.node_name)
-        for index, pod in members.items()
-        if pod.spec.node_name not in ("", places[index].node)
-    )
-    waiting = [PodPlacement(pod, places[index]) for index, pod in members.items() if not pod.spec.node_name]
-    waiting += [PodPlacement(pod, None) for pod in pod_set.helpers(kind) if not pod.spec.node_name]
-    return GangStatus(
-        members,
-        is_full,
-        is_full and len(there) == target,
-        tuple(index for index in range(len(run_state.stood)) if index not in members),
-        next(astray, None),
-        tuple(waiting),
-    )

@@ -267,22 +267,14 @@ class LogReaders:
     def take(self, changes: Changes) -> None:
         """The same for the event loop's own thread."""
         for job, log in changes.items():
-            reader = self._leave(job)
-            if log is None:
+            reader, task = self._readers.pop(job, (None, None))
+            if task is not None:
+                task.cancel()
+            if log is None or self._tasks is None:
                 continue
             if reader is None or reader.log.uid != log.uid:
                 reader = LogReader(self._api, log, self._room, self._tell, self._pace)
             reader.log = log
-            self._begin(job, reader)
-
-    def _leave(self, job: JobId) -> LogReader | None:
-        reader, task = self._readers.pop(job, (None, None))
-        if task is not None:
-            task.cancel()
-        return reader
-
-    def _begin(self, job: JobId, reader: LogReader) -> None:
-        if self._tasks is not None:
             self._readers[job] = reader, self._tasks.create_task(self._guarded(reader))
 
     async def _guarded(self, reader: LogReader) -> None:

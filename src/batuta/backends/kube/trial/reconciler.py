@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import Any, Final
@@ -24,16 +24,7 @@ from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobState
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.world import World
-from batuta.engine.trials.lifecycle import (
-    Action,
-    Begin,
-    Conclude,
-    End,
-    Measure,
-    ObservedRun,
-    TrialProgress,
-    next_actions,
-)
+from batuta.engine.trials import lifecycle
 from batuta.engine.trials.measurement import Lesson, Look, Seen, learn, read_run
 
 KEY: Final = "trial-run/"
@@ -75,15 +66,15 @@ class TrialContext:
     """Since when this operator watches runs; set when it first looks at all of them."""
 
 
+@dataclass(slots=True)
 class RunUsage:
     """All that was seen of one run. An operator that comes later sees what comes later."""
 
-    def __init__(self, since_s: float) -> None:
-        """Reports of a time before `since_s` are about an earlier job on the GPUs, or about its loading."""
-        self.seen = Seen()
-        self._since_s = since_s
-        self._last_s: dict[NodeName, float] = {}
-        """Of the last report of each node that was taken in: agents report when they like."""
+    since_s: float
+    """Reports of a time before that are about an earlier job on the GPUs, or about its loading."""
+    seen: Seen = field(default_factory=Seen)
+    _last_s: dict[NodeName, float] = field(default_factory=dict)
+    """Of the last report of each node that was taken in: agents report when they like."""
 
     def look(self, placement: Placement, nodes: Mapping[str, objects.Node]) -> None:
         """Takes in what the agents of its nodes have reported since the last look."""
@@ -91,7 +82,7 @@ class RunUsage:
         new = {
             node: report
             for node, report in reports.items()
-            if report is not None and report.time > self._last_s.get(node, self._since_s)
+            if report is not None and report.time > self._last_s.get(node, self.since_s)
         }
         if not new:
             return
@@ -173,7 +164,7 @@ class TrialReconciler:
             self.planned = found
             self._measured = read_measured(self.run, found.job.application)
             if said.runs and said.reason in FROM_LESSONS:
-                self.conclusion = self._learn(found)
+                self.conclusion = conclude(learn(found.job, self.measured))
             if not self._context.is_known(found.job):
                 # The journal is lost: what stands in the cluster is told again.
                 for one in self.measured:
@@ -191,7 +182,7 @@ class TrialReconciler:
             return
         self._look(now_s)
         began_s = seconds(self.run.metadata.creation_timestamp)
-        found = next_actions(planned.plan, self.run.spec.parallelism, began_s, self._standing(), now_s)
+        found = lifecycle.next_actions(planned.plan, self.run.spec.parallelism, began_s, self._standing(), now_s)
         self.due_s = found.due_s
         for action in found.actions:
             self._carry_out(planned, action, now_s)
@@ -229,20 +220,17 @@ class TrialReconciler:
             return True
         return now.metadata.annotations.get(names.CANCEL, "") not in ("", "false")
 
-    def _carry_out(self, planned: Planned, action: Action, now_s: float) -> None:
+    def _carry_out(self, planned: Planned, action: lifecycle.Action, now_s: float) -> None:
         match action:
-            case Begin(gpus):
+            case lifecycle.Begin(gpus):
                 body = run_manifest(self.run, planned.uj, planned.job, gpus)
                 self._ask(f"begin/{gpus}", partial(create_unless_there, UNIFIED_JOB, body), now_s)
-            case Measure(gpus):
+            case lifecycle.Measure(gpus):
                 self._measure(planned, gpus, now_s)
-            case End(gpus):
+            case lifecycle.End(gpus):
                 self._end(gpus, now_s)
-            case Conclude():
-                self.conclusion = self._learn(planned)
-
-    def _learn(self, planned: Planned) -> TrialConclusion:
-        return conclude(learn(planned.job, self.measured))
+            case lifecycle.Conclude():
+                self.conclusion = conclude(learn(planned.job, self.measured))
 
     def _runs(self) -> dict[int, UnifiedJob]:
         meta, jobs = self.run.metadata, self._context.observed.unified_jobs
@@ -252,20 +240,20 @@ class TrialReconciler:
     def _is_ours(self, uj: UnifiedJob) -> bool:
         return any(one.uid == self.run.metadata.uid for one in uj.metadata.owner_references)
 
-    def _standing(self) -> TrialProgress:
+    def _standing(self) -> lifecycle.TrialProgress:
         shown = {one.gpus: one.state for one in self.run.status.runs}
         measured = self._measured or {}
         written = {gpus for gpus, one in measured.items() if shown.get(gpus) == one.outcome.value}
         runs = {gpus: self._seen(uj) for gpus, uj in self._runs().items()}
-        return TrialProgress(measured, written, runs, self._context.watched_s)
+        return lifecycle.TrialProgress(measured, written, runs, self._context.watched_s)
 
-    def _seen(self, uj: UnifiedJob) -> ObservedRun:
+    def _seen(self, uj: UnifiedJob) -> lifecycle.ObservedRun:
         started, meta = uj.status.start_time, self.run.metadata
         if not self._is_ours(uj) and any(
             (one.kind, one.name) == (names.TRIAL_KIND, meta.name) for one in uj.metadata.owner_references
         ):
-            return ObservedRun(is_left_over=True)
-        return ObservedRun(
+            return lifecycle.ObservedRun(is_left_over=True)
+        return lifecycle.ObservedRun(
             # What stands in the way is nothing that could be waited for.
             is_over=uj.is_over or not self._is_ours(uj),
             started_s=seconds(started) if started else None,
@@ -288,9 +276,7 @@ class TrialReconciler:
 
     def _measure(self, planned: Planned, gpus: int, now_s: float) -> None:
         assert self._measured is not None
-        uj = self._runs()[gpus]
-        found = self._reading(uj, gpus)
-        self._measured[gpus] = found
+        found = self._measured[gpus] = self._reading(self._runs()[gpus], gpus)
         self._tell(planned, found, now_s)
 
     def _tell(self, planned: Planned, found: TrialMeasurement, now_s: float) -> None:
@@ -311,9 +297,7 @@ class TrialReconciler:
 
     def _end(self, gpus: int, now_s: float) -> None:
         uj = self._runs().get(gpus)
-        if uj is None or not self._is_ours(uj) or uj.is_over:
-            return
-        if not uj.metadata.deletion_timestamp:
+        if uj is not None and self._is_ours(uj) and not uj.is_over and not uj.metadata.deletion_timestamp:
             self._ask(f"end/{gpus}", partial(delete_object, UNIFIED_JOB, uj.metadata), now_s)
 
     def _end_all(self, now_s: float) -> None:
@@ -354,13 +338,19 @@ def status_of(
     """The whole status, as it shall be. `living`: by size, what a run does that is not measured yet."""
     sizes = () if plan is None else plan.sizes
     state = JobState.RUNNING if conclusion is None else conclusion.state
+    shares = efficiencies(measured.values())
+    rows = {gpus: _row(one, shares.get(gpus)) for gpus, one in measured.items()}
+    untried = {gpus: {"state": NOT_TRIED if conclusion is not None else living.get(gpus, PLANNED)} for gpus in sizes}
     found: dict[str, Any] = {
         "observedGeneration": trial.metadata.generation,
         "state": state.value,
         "reason": "InTrial" if conclusion is None else conclusion.reason,
         "message": f"{len(measured)} of {len(sizes)} sizes are done" if conclusion is None else conclusion.message,
         "progress": f"{len(measured)}/{len(sizes)}",
-        "runs": _rows(trial, sizes, measured, living, is_over=conclusion is not None),
+        "runs": [
+            {"gpus": gpus, "job": run_name(trial.metadata.name, gpus), **rows.get(gpus, untried[gpus])}
+            for gpus in sizes
+        ],
     }
     if plan is not None:
         found["eachSeconds"] = max(1, round(plan.each_s))
@@ -415,28 +405,8 @@ def efficiencies(measured: Iterable[TrialMeasurement]) -> dict[int, float]:
     return {gpus: speed / speeds[min(speeds)] for gpus, speed in speeds.items()}
 
 
-def _rows(
-    trial: TrialRun,
-    sizes: Sequence[int],
-    measured: Mapping[int, TrialMeasurement],
-    living: Mapping[int, str],
-    *,
-    is_over: bool,
-) -> list[dict[str, Any]]:
-    shares = efficiencies(measured.values())
-    rows = []
-    for gpus in sizes:
-        row: dict[str, Any] = {"gpus": gpus, "job": run_name(trial.metadata.name, gpus)}
-        if gpus in measured:
-            rows.append(row | _row(measured[gpus], shares.get(gpus)))
-        else:
-            rows.append(row | {"state": NOT_TRIED if is_over else living.get(gpus, PLANNED)})
-    return rows
-
-
 def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"state": one.outcome.value, "nodes": one.nodes, "racks": one.racks}
-    known = {
+    said = {
         "gpuType": one.gpu_type,
         "unit": one.unit,
         "batch": one.batch,
@@ -444,14 +414,18 @@ def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
         "stepsPerSecond": "" if not one.step_s else f"{1.0 / one.step_s:.6g}",
         "message": one.detail[:_LONGEST_DETAIL],
     }
-    row |= {key: value for key, value in known.items() if value}
-    if share is not None:
-        row["efficiencyPercentage"] = round(100 * share)
-    if one.memory_mib is not None:
-        row["memoryMib"] = one.memory_mib
-    if one.utilisation is not None:
-        row["utilisationPercentage"] = round(100 * one.utilisation)
-    return row
+    known = {
+        "efficiencyPercentage": None if share is None else round(100 * share),
+        "memoryMib": one.memory_mib,
+        "utilisationPercentage": None if one.utilisation is None else round(100 * one.utilisation),
+    }
+    return {
+        "state": one.outcome.value,
+        "nodes": one.nodes,
+        "racks": one.racks,
+        **{key: value for key, value in said.items() if value},
+        **{key: value for key, value in known.items() if value is not None},
+    }
 
 
 def _number(text: str) -> float | None:
