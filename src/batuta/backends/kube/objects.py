@@ -45,6 +45,10 @@ class Meta(_Base):
     owner_references: list[OwnerReference] = []
 
 
+class _Object(_Base):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
 class Condition(_Base):
     """One statement about an object, as `metav1.Condition` and its older relatives have it."""
 
@@ -255,10 +259,9 @@ class PodStatus(_Base):
     init_container_statuses: list[ContainerStatus] = []
 
 
-class Pod(_Base):
+class Pod(_Object):
     """A pod."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -294,10 +297,9 @@ class NodeStatus(_Base):
     node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
-class Node(_Base):
+class Node(_Object):
     """A node."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -326,19 +328,17 @@ class ZoneAttribute(_Base):
     value: str = ""
 
 
-class NodeResourceTopology(_Base):
+class NodeResourceTopology(_Object):
     """`topology.node.k8s.io/v1alpha2`: what each NUMA node of a node has."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     topology_policies: list[str] = []
     zones: list[Zone] = []
     attributes: list[ZoneAttribute] = []
 
 
-class PriorityClass(_Base):
+class PriorityClass(_Object):
     """A name for a priority."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     value: int = 0
     global_default: bool = False
 
@@ -349,17 +349,15 @@ class PodGroupSpec(_Base):
     min_member: int = 0
 
 
-class PodGroup(_Base):
+class PodGroup(_Object):
     """How many pods of a group start together."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
 
 
-class Batch(_Base):
+class Batch(_Object):
     """A batch/v1 Job, a JobSet, an MPIJob: what is read of it depends on its kind, so it stays plain."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
 

@@ -202,10 +202,3 @@ class ObjectCache:
         """Whether a namespace is being deleted, and everything in it sooner or later."""
         found = self.namespaces.get(namespace)
         return found is not None and bool(found.metadata.deletion_timestamp)
-
-    def priority(self, name: str) -> int:
-        """The number behind the name of a priority; that of the default where nothing is named."""
-        if name:
-            found = self.priorities.get(name)
-            return 0 if found is None else found.value
-        return next((one.value for one in self.priorities.values() if one.global_default), 0)

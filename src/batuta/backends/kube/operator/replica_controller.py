@@ -129,12 +129,6 @@ class Children:
         """Why something that shall be there cannot be written; empty while all can."""
         return next(iter(self._troubles.values()), "")
 
-    def is_clear(self, seen: Observed) -> bool:
-        """Whether nothing holds a place any more. A node that is gone takes the places of its pods along."""
-        return not any(
-            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
-        )
-
     def clear(
         self, kind: JobType | None, uj: UnifiedJob, without: Run, seen: Observed, now_s: float, keep_over: bool
     ) -> bool:
@@ -150,7 +144,10 @@ class Children:
                 self.bring(kind, uj, without, seen, now_s, keep_over)
         except Unmakeable:
             self.delete_pods(uj, seen.pods, now_s)
-        return self.is_clear(seen)
+        # A node that is gone takes the places of its pods along.
+        return not any(
+            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
+        )
 
     def delete_pods(self, uj: UnifiedJob, pods: Iterable[objects.Pod], now_s: float) -> None:
         """Deletes pods that are not over, whatever the type of their job thinks of it."""
@@ -188,8 +185,6 @@ class ReplicaController:
     run_state: RunState
     children: Children
     session: TrainerSession
-    trouble: str = ""
-    """Why its children could not all be written when they were brought on last."""
     due_s: float = math.inf
     """When to look again, since it was last asked whether the members stay."""
 
@@ -228,7 +223,6 @@ class ReplicaController:
         if status.outcome is not Outcome.RUNNING:
             return status
         self.children.bring(kind, with_tolerations(uj, tolerated) if tolerated else uj, run, seen, now_s)
-        self.trouble = self.children.trouble
         self.due_s = min(self.due_s, self.children.due_s)
         return self._take_seats(uj, kind, job, now_s)
 
@@ -297,23 +291,10 @@ class ReplicaController:
             phase,
             Fit.RESTART,
             stop,
-            can_save=session.can_save(uj, self._pods_of(run)),
+            can_save=session.can_save(uj, run_state.pods()),
             has_saved=session.has_saved(now_s),
             deadline_s=deadline_s,
         )
-
-    def _pods_of(self, run: Run) -> list[objects.Pod]:
-        start = str(run.start)
-        return [pod for pod in self.pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
-
-    def request_checkpoint(self, uj: UnifiedJob, now_s: float) -> None:
-        assert self.run_state.run is not None
-        self.session.request_checkpoint(uj, self._pods_of(self.run_state.run), now_s)
-
-    def repeat_request(self, uj: UnifiedJob, now_s: float) -> None:
-        """Sees to it that all pods of the run show the request while it is waited for."""
-        if self.session.is_asking and self.run_state.run is not None:
-            self.session.repeat_request(uj, self._pods_of(self.run_state.run), now_s)
 
     def has_last_words(self, kind: JobType, job: Job, now_s: float) -> bool:
         """Whether the end of what a run that is over has said is still to be heard: its result, say."""

@@ -199,6 +199,11 @@ class RunState:
         assert self.run is not None
         return self._pod_set.members(kind, self.run.start)
 
+    def pods(self) -> list[objects.Pod]:
+        """All pods of the run, launchers included."""
+        start = "" if self.run is None else str(self.run.start)
+        return [pod for pod in self._pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
+
     def keeps_members(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
         """Whether those that run now go on when the job has these places."""
         if self.run is None or self.is_spent or not workers:

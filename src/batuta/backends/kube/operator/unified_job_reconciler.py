@@ -284,7 +284,7 @@ class UnifiedJobReconciler:
         found = self._replica_controller.take_up(self.uj, kind, job, self.wanted, now_s)
         if found is None:
             return
-        self._recorder.found(len(found.stood))
+        self._recorder.size = len(found.stood)  # as was told before
         placement = placement_from(found.places)
         if self.has_started or self.wanted != placement:
             self._context.say(ev.JobFound(now_s, self.id, placement, self.has_started, cause="kubernetes"))
@@ -307,7 +307,8 @@ class UnifiedJobReconciler:
         is_done = run is not None and run.outcome is not None
         if not is_done or not self._replica_controller.has_last_words(kind, job, now_s):
             self._reconcile(jobs.Observed(run, failures=self.failures), now_s)
-            self._replica_controller.repeat_request(self.uj, now_s)
+            if self._session.is_asking:
+                self._session.repeat_request(self.uj, self._run_state.pods(), now_s)
         self.due_s = min(self.due_s, self._replica_controller.due_s)
 
     def _reconcile(self, observed: jobs.Observed, now_s: float) -> None:
@@ -347,7 +348,7 @@ class UnifiedJobReconciler:
                 self._session.stays()
                 self._bring(now_s)
             case jobs.RequestCheckpoint():
-                self._replica_controller.request_checkpoint(self.uj, now_s)
+                self._session.request_checkpoint(self.uj, self._run_state.pods(), now_s)
             case jobs.Stop():
                 self._session.stop_waiting()
                 if self.wanted is None or self.is_ending:
@@ -370,7 +371,7 @@ class UnifiedJobReconciler:
         except Unmakeable as error:
             self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return
-        self.outlook.trouble = self._replica_controller.trouble
+        self.outlook.trouble = self._children.trouble
         if self.run is not None:
             self._attribution.begins(self.run.start, now_s)
         match became:

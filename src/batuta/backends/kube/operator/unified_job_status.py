@@ -195,7 +195,7 @@ class EventRecorder:
         self._left = float(BURST)
         self._since_s = 0.0
         self._last: tuple[EventReason, str] | None = None
-        self._size = 0
+        self.size = 0
         """Replicas when it ran last; 0 when it has waited since."""
 
     def tell(self, uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> None:
@@ -206,12 +206,8 @@ class EventRecorder:
         event = event_of(uj, news, note, now_s)
         self._context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
-    def found(self, replicas: int) -> None:
-        """So many have places already, as was told before."""
-        self._size = replicas
-
     def started(self, uj: UnifiedJob, run: Run, places: Sequence[Span], now_s: float) -> None:
-        before, self._size = self._size, run.target
+        before, self.size = self.size, run.target
         replicas, gpus = counted(run.target, "replica"), _gpus(uj, run.target)
         where = f"on {', '.join(dict.fromkeys(place.node for place in places))}"
         what = f"{replicas}, {gpus} {where}" if gpus else f"{replicas} {where}"
@@ -222,7 +218,7 @@ class EventRecorder:
 
     def stopped(self, uj: UnifiedJob, replicas: int, now_s: float) -> None:
         """It waits, and so many gave their places back; 0 where that is no news."""
-        self._size = 0
+        self.size = 0
         if replicas:
             news = EventReason.SUSPENDED if uj.spec.suspend else EventReason.PREEMPTED
             what = _gpus(uj, replicas) or f"the CPU and memory of {counted(replicas, 'replica')}"

@@ -28,55 +28,39 @@ from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.crd import Int32, Int64, Resource, Rule, Time, doc, name_rule, unchanged
 
 MOST_CONTAINERS: Final = 32
-_KEEP: Final = {"x-kubernetes-preserve-unknown-fields": True}
 _STRINGS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
 
-_CONTAINER: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 63},
-        "image": {"type": "string", "maxLength": 1024},
-    },
-    **_KEEP,
-}
 
-TEMPLATE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["spec"],
-    "properties": {
-        "metadata": {
-            "type": "object",
-            "description": "Labels and annotations of the pods.",
-            "properties": {"labels": _STRINGS, "annotations": _STRINGS},
-            **_KEEP,
+def _open_object(*required: str, description: str = "", **properties: Any) -> dict[str, Any]:
+    """The schema of an object that keeps properties beyond these."""
+    schema = {"type": "object", "description": description, "required": [*required], "properties": properties}
+    return {key: value for key, value in schema.items() if value} | {"x-kubernetes-preserve-unknown-fields": True}
+
+
+_CONTAINER: Final = _open_object(
+    "name", name={"type": "string", "minLength": 1, "maxLength": 63}, image={"type": "string", "maxLength": 1024}
+)
+TEMPLATE_SCHEMA: Final = _open_object(
+    "spec",
+    metadata=_open_object(description="Labels and annotations of the pods.", labels=_STRINGS, annotations=_STRINGS),
+    spec=_open_object(
+        "containers",
+        description="A PodSpec. Everything that a pod may have is kept.",
+        containers={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MOST_CONTAINERS,
+            "items": _CONTAINER,
+            "description": "The first one is the training process: it is given the GPUs and the environment.",
         },
-        "spec": {
-            "type": "object",
-            "description": "A PodSpec. Everything that a pod may have is kept.",
-            "required": ["containers"],
-            "properties": {
-                "containers": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": MOST_CONTAINERS,
-                    "items": _CONTAINER,
-                    "description": "The first one is the training process: it is given the GPUs and the environment.",
-                },
-                "restartPolicy": {
-                    "type": "string",
-                    "enum": ["Never", "OnFailure"],
-                    "description": "Never by default: Batuta starts all replicas again together. OnFailure "
-                    "only for the types Job and MPIJob.",
-                },
-            },
-            **_KEEP,
+        restartPolicy={
+            "type": "string",
+            "enum": ["Never", "OnFailure"],
+            "description": "Never by default: Batuta starts all replicas again together. OnFailure "
+            "only for the types Job and MPIJob.",
         },
-    },
-    **_KEEP,
-}
-
-
+    ),
+)
 JobType: TypeAlias = Literal["Job", "TorchElastic", "ElasticHorovod", "MPIJob", "Pods"]
 JOB_TYPES: Final[tuple[str, ...]] = get_args(JobType)
 """The types that come with Batuta; more are found by entry point."""
