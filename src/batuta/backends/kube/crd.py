@@ -294,7 +294,8 @@ def _of(info: inspect.Type, defaults: bool) -> Schema:
 def _plain(info: inspect.Type, defaults: bool) -> Schema:
     match info:
         case inspect.UnionType():
-            return _of(_without_none(info), defaults)
+            (only,) = (one for one in info.types if not isinstance(one, inspect.NoneType))
+            return _of(only, defaults)
         case inspect.StructType():
             return _struct(info, defaults)
         case inspect.ListType():
@@ -332,11 +333,6 @@ def _lengths(info: inspect.StrType | inspect.ListType) -> Schema:
     least, most = _LENGTHS[type(info)]
     found = ((least, info.min_length), (most, info.max_length))
     return {word: value for word, value in found if value is not None}
-
-
-def _without_none(info: inspect.UnionType) -> inspect.Type:
-    (only,) = (one for one in info.types if not isinstance(one, inspect.NoneType))
-    return only
 
 
 def _is_required(info: inspect.Type) -> bool:

@@ -129,7 +129,9 @@ class UsageReporter:
         # A report from the future comes from a clock that is wrong.
         time_s = min(found.time, now_s)
         self._reported_s[name] = time_s
-        news = ev.GpusUsed(time_s, name, _by_number(found), tuple(sorted(sharers.items())), cause="agent")
+        known = {one.index: one.utilisation for one in found.gpus if 0 <= one.index < _MOST_GPUS}
+        gpus = tuple(known.get(index) for index in range(max(known, default=-1) + 1))
+        news = ev.GpusUsed(time_s, name, gpus, tuple(sorted(sharers.items())), cause="agent")
         before = self._told.get(name)
         if before is not None and (
             time_s <= before.time_s or (time_s - before.time_s < AGAIN_S and _same(before, news))
@@ -176,11 +178,6 @@ def pod_use(annotations: Mapping[str, str]) -> float | None:
     except msgspec.MsgspecError:
         return None
     return None if found is None else min(max(found.mean, 0.0), 1.0)
-
-
-def _by_number(report: objects.UsageReport) -> tuple[float | None, ...]:
-    known = {one.index: one.utilisation for one in report.gpus if 0 <= one.index < _MOST_GPUS}
-    return tuple(known.get(index) for index in range(max(known, default=-1) + 1))
 
 
 def _same(before: ev.GpusUsed, now: ev.GpusUsed) -> bool:

@@ -50,7 +50,8 @@ def read_node(
     return Node(
         name=node.metadata.name,
         gpus=gpus,
-        gpu_type=_gpu_type(labels, resource),
+        # The product as the node is labelled, else who makes it.
+        gpu_type="" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
         gpu_memory_mib=memory_mib or _number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
         cpus_milli=count(allocatable, "cpu"),
         memory_mib=count(allocatable, "memory") // _MIB,
@@ -103,11 +104,6 @@ def _numa(topology: objects.NodeResourceTopology | None, resource: str, gpus: in
             if own.name == resource:
                 groups.extend([k] * units(resource, amount(own.allocatable)))
     return tuple(groups) if len(groups) == gpus else ()
-
-
-def _gpu_type(labels: Mapping[str, str], resource: str | None) -> str:
-    """The product as the node is labelled, else who makes it; empty for a node without GPUs."""
-    return "" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0]
 
 
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:

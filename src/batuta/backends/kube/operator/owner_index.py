@@ -69,14 +69,11 @@ class OwnerIndex:
             self._shown_to.get(run.id, {}).pop(key, None)
             run.lose(key)
         else:
-            self._forget_orphan(key, pod)
+            job = _unified_job_of(pod) or ""
+            orphans = self._orphans.get(job, {})
+            if orphans.pop(key, None) is not None and not orphans:
+                del self._orphans[job]
         return run
-
-    def _forget_orphan(self, key: str, pod: objects.Pod) -> None:
-        job = _unified_job_of(pod) or ""
-        orphans = self._orphans.get(job, {})
-        if orphans.pop(key, None) is not None and not orphans:
-            del self._orphans[job]
 
     def _show(self, run: JobReconciler, key: str, pod: objects.Pod) -> None:
         self._job_of[key] = run.id

@@ -191,7 +191,9 @@ class Reconciler:
                     self._drive(run, now_s)
             self._refuse(now_s, *self._gang_binder.serve(partial(self._is_being_left, now_s), now_s))
         self._tell_refused(tried, now_s)
-        self._tell_others(now_s)
+        self._nodes.doubt(*self._gang_binder.given)
+        self._gang_binder.given.clear()
+        self._nodes.tell_others(self._booked_on, now_s)
         self._ask_controllers(lambda controller: controller.drive(now_s))
         self._settle_all()
         self._context.writes.send()
@@ -342,11 +344,6 @@ class Reconciler:
     def _node(self, take: Callable[[Change[Any], float], None], change: Change[Any], now_s: float) -> None:
         take(change, now_s)
         self._has_more_room = True
-
-    def _tell_others(self, now_s: float) -> None:
-        self._nodes.doubt(*self._gang_binder.given)
-        self._gang_binder.given.clear()
-        self._nodes.tell_others(self._booked_on, now_s)
 
     def _booked_on(self, node: NodeName) -> set[str]:
         pods = ((key, self._owner_index.run_of(key)) for key in self._cluster.pods_on(node))

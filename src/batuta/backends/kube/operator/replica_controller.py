@@ -234,16 +234,12 @@ class ReplicaController:
             return JobStatus(outcome=Outcome.DISRUPTED, message=gone)
         if found.astray is not None:
             return MisplacedPod(*found.astray)
-        if found.is_full and found.waiting:
-            self._ask_for_seats(uj, job, found)
+        if found.is_full and found.waiting and self.run_state.run is not None:
+            key, since_s = f"{uj.id}#{self.run_state.run.start}", seconds(uj.metadata.creation_timestamp)
+            self.context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
         if found.is_full and found.are_seated:
             return self._settle(kind, job, found, now_s)
         return _GOES_ON
-
-    def _ask_for_seats(self, uj: UnifiedJob, job: Job, found: GangStatus) -> None:
-        assert self.run_state.run is not None
-        key, since_s = f"{uj.id}#{self.run_state.run.start}", seconds(uj.metadata.creation_timestamp)
-        self.context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
 
     def _settle(self, kind: JobType, job: Job, found: GangStatus, now_s: float) -> Became:
         run_state = self.run_state

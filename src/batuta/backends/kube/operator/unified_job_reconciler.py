@@ -312,13 +312,7 @@ class UnifiedJobReconciler:
         self.due_s = min(self.due_s, self._replica_controller.due_s)
 
     def _reconcile(self, observed: jobs.Observed, now_s: float) -> None:
-        decision = jobs.reconcile(self._desired(), observed, now_s)
-        self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
-        for action in decision.actions:
-            self._carry_out(action, now_s)
-
-    def _desired(self) -> jobs.Desired:
-        return jobs.Desired(
+        desired = jobs.Desired(
             self.wanted,
             is_ending=self.is_ending,
             saves_on_request=True,
@@ -326,6 +320,10 @@ class UnifiedJobReconciler:
             grace=jobs.Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
             restart=jobs.RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
         )
+        decision = jobs.reconcile(desired, observed, now_s)
+        self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
+        for action in decision.actions:
+            self._carry_out(action, now_s)
 
     def _carry_out(self, action: jobs.Action, now_s: float) -> None:
         match action:

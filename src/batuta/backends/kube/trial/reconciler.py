@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import Any, Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.crd import seconds, time_text
-from batuta.backends.kube.objects import GpuFigures, read_usage
+from batuta.backends.kube.objects import read_usage
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.unified_job_status import build_conditions
 from batuta.backends.kube.operator.workqueue import WriteQueue, create_unless_there, delete_object, patch_status
@@ -87,8 +87,11 @@ class RunUsage:
         if not new:
             return
         self._last_s |= {node: report.time for node, report in new.items()}
-        spans = (span for span in placement.spans if span.node in new)
-        self.seen.add(_summed(gpu for span in spans for gpu in new[span.node].gpus if gpu.index in span.gpus))
+        spans = [span for span in placement.spans if span.node in new]
+        figures = [gpu for span in spans for gpu in new[span.node].gpus if gpu.index in span.gpus]
+        memory = [one.memory_used_mib for one in figures if one.memory_used_mib is not None]
+        busy = [one.utilisation for one in figures if one.utilisation is not None]
+        self.seen.add(Look(round(max(memory)) if memory else None, fmean(busy) if busy else None))
 
 
 class TrialReconciler:
@@ -309,13 +312,6 @@ class TrialReconciler:
             self._is_waiting = True
 
 
-def _summed(figures: Iterable[GpuFigures]) -> Look:
-    figures = tuple(figures)
-    memory = [one.memory_used_mib for one in figures if one.memory_used_mib is not None]
-    busy = [one.utilisation for one in figures if one.utilisation is not None]
-    return Look(round(max(memory)) if memory else None, fmean(busy) if busy else None)
-
-
 # --------------------------------------------------------------------------------------------- its status
 
 
@@ -338,7 +334,9 @@ def status_of(
     """The whole status, as it shall be. `living`: by size, what a run does that is not measured yet."""
     sizes = () if plan is None else plan.sizes
     state = JobState.RUNNING if conclusion is None else conclusion.state
-    shares = efficiencies(measured.values())
+    # Speed for each GPU, relative to that at the smallest size that was measured.
+    speeds = {gpus: one.units_per_s / gpus for gpus, one in measured.items() if one.units_per_s}
+    shares = {gpus: speed / speeds[min(speeds)] for gpus, speed in speeds.items()}
     rows = {gpus: _row(one, shares.get(gpus)) for gpus, one in measured.items()}
     untried = {gpus: {"state": NOT_TRIED if conclusion is not None else living.get(gpus, PLANNED)} for gpus in sizes}
     found: dict[str, Any] = {
@@ -397,12 +395,6 @@ def read_measured(trial: TrialRun, application: str) -> dict[int, TrialMeasureme
         for one in trial.status.runs
         if one.state in _OUTCOMES
     }
-
-
-def efficiencies(measured: Iterable[TrialMeasurement]) -> dict[int, float]:
-    """By size: speed for each GPU, relative to that at the smallest size that was measured."""
-    speeds = {one.gpus: one.units_per_s / one.gpus for one in measured if one.units_per_s}
-    return {gpus: speed / speeds[min(speeds)] for gpus, speed in speeds.items()}
 
 
 def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
