@@ -138,6 +138,9 @@ class JobReconciler(Protocol):
     id: JobId
     wanted: Placement | None
     is_ending: bool
+    is_over: bool
+    due_s: float
+    """When it wants to be driven even if nothing happens."""
 
     def pods(self) -> Mapping[str, objects.Pod]:
         """All its pods, by key."""
@@ -168,10 +171,3 @@ class JobReconciler(Protocol):
 
     def drive(self, now_s: float) -> None:
         """Does the next thing that brings it to where it shall be. Called when something changed."""
-
-    @property
-    def due_s(self) -> float:
-        """When it wants to be driven even if nothing happens."""
-
-    @property
-    def is_over(self) -> bool: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -75,61 +75,55 @@ class Relevance(Enum):
     MORE = "something that may call for a decision"
 
 
+@dataclass(slots=True)
 class InformerSet:
     """Puts what informers hear into the inbox. For the event loop."""
 
-    def __init__(
-        self,
-        api: Api,
-        inbox: Inbox,
-        namespaces: Sequence[str],
-        tasks: asyncio.TaskGroup,
-        further: Sequence[Kind[Any]] = (),
-        files: tuple[str, str] | None = None,
-    ) -> None:
-        """`namespaces`: where jobs may be; empty for everywhere. Pods are watched in all of them anyway.
+    api: Api
+    inbox: Inbox
+    namespaces: Sequence[str]
+    """Where jobs may be; empty for everywhere. Pods are watched in all of them anyway."""
+    tasks: asyncio.TaskGroup
+    further: Sequence[Kind[Any]] = ()
+    """Kinds that are watched as well where the cluster has them."""
+    files: tuple[str, str] | None = None
+    """Namespace and name of the ConfigMap with queues."""
+    _missing: list[Kind[Any]] = field(init=False)
 
-        `further`: kinds that are watched as well where the cluster has them. `files`: namespace and name of
-        the ConfigMap with queues.
-        """
-        self._api = api
-        self._inbox = inbox
-        self._namespaces = tuple(namespaces) or ("",)
-        self._tasks = tasks
-        self._files = files
-        self._missing = [*IF_SERVED, *further]
+    def __post_init__(self) -> None:
+        self._missing = [*IF_SERVED, *self.further]
 
     async def start(self) -> None:
         """Returns when all that is there has been listed."""
         informers = [one for kind in ALWAYS for one in self._watch(kind, kind)]
-        if self._files is not None:
-            informers.append(self._watch_files(*self._files))
+        if self.files is not None:
+            informers.append(self._watch_files(*self.files))
         found = await self._found()
         await self._watch_all(found)
         for informer in informers:
             await informer.synced.wait()
-        self._tasks.create_task(self._look_again())
+        self.tasks.create_task(self._look_again())
 
     async def _watch_all(self, found: Sequence[tuple[Kind[Any], Kind[Any]]]) -> None:
         """Begins with kinds that the cluster has, and says so when all that there is of them was listed."""
         for informer in [one for kind, served in found for one in self._watch(kind, served)]:
             await informer.synced.wait()
         for kind, served in found:
-            self._inbox.put(Changed(kind, (), served.version))
+            self.inbox.put(Changed(kind, (), served.version))
 
     def _watch(self, kind: Kind[Any], served: Kind[Any]) -> list[Informer[Any]]:
-        places = ("",) if kind in EVERYWHERE else self._namespaces
+        places = ("",) if kind in EVERYWHERE else self.namespaces or ("",)
         found = [
-            Informer(self._api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
+            Informer(self.api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
         ]
         for informer in found:
-            self._tasks.create_task(informer.run())
+            self.tasks.create_task(informer.run())
         return found
 
     def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
         teller, fields = self._teller(kueue.QUEUE_FILES), f"metadata.name={name}"
-        informer = Informer(self._api, kueue.QUEUE_FILES, teller, namespace=namespace, fields=fields)
-        self._tasks.create_task(informer.run())
+        informer = Informer(self.api, kueue.QUEUE_FILES, teller, namespace=namespace, fields=fields)
+        self.tasks.create_task(informer.run())
         return informer
 
     def _teller(self, kind: Kind[Any]) -> Callable[[Sequence[Change[Any]]], None]:
@@ -137,7 +131,7 @@ class InformerSet:
             found = [(change, news_of(change)) for change in changes]
             news = [change for change, what in found if what is not Relevance.NONE]
             if news:
-                self._inbox.put(Changed(kind, news), urgent=any(what is Relevance.MORE for _, what in found))
+                self.inbox.put(Changed(kind, news), urgent=any(what is Relevance.MORE for _, what in found))
 
         return tell
 
@@ -146,7 +140,7 @@ class InformerSet:
             await asyncio.sleep(LOOK_AGAIN_S)
             found = await self._found()
             # One that may not be listed must not keep us from seeing others.
-            self._tasks.create_task(self._watch_all(found))
+            self.tasks.create_task(self._watch_all(found))
 
     async def _found(self) -> list[tuple[Kind[Any], Kind[Any]]]:
         """Kinds of other projects that the cluster has and that were missing, each as it is served."""
@@ -164,7 +158,7 @@ class InformerSet:
 
     async def _served(self, group: str) -> ServedGroup:
         try:
-            return await self._api.discover(group)
+            return await self.api.discover(group)
         except ApiError as error:
             _log.warning("cannot see what the cluster has of %s: %s; trying again", group, error)
             return ServedGroup()

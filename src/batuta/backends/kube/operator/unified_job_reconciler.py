@@ -53,6 +53,8 @@ _ENDS: Final = {
 class UnifiedJobReconciler:
     """Level-triggered: whatever is there when it is driven, it does the next step towards what is wanted."""
 
+    is_urgent = False
+
     def __init__(
         self, context: ReconcileContext, observed: ObjectCache, job: UnifiedJob, known: KnownJob | None = None
     ) -> None:
@@ -176,10 +178,6 @@ class UnifiedJobReconciler:
         """When its object is to be deleted, if it is over: by its user's own word."""
         ttl_s, ended_s = self.uj.spec.ttl_seconds_after_finished, seconds(self.uj.status.completion_time)
         return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
-
-    @property
-    def is_urgent(self) -> bool:
-        return False
 
     def holds(self, key: str) -> bool:
         """The World knows of its workers; launchers have no GPUs and are placed by the binder alone."""

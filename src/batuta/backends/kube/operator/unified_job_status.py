@@ -121,18 +121,18 @@ class Outlook:
         return True
 
 
+@dataclass(slots=True)
 class StatusWriter:
     """Writes the status of one job when it has changed, by one write at a time."""
 
-    def __init__(self, context: ReconcileContext) -> None:
-        self._context = context
-        self._written: dict[str, Any] | None = None
-        self._written_s = 0.0
-        self.due_s = math.inf
-        """When a sentence with other numbers may be written."""
-        self._target: int | None = None
-        self.is_shown = False
-        """Whether the object shows what it shall."""
+    context: ReconcileContext
+    due_s: float = math.inf
+    """When a sentence with other numbers may be written."""
+    is_shown: bool = False
+    """Whether the object shows what it shall."""
+    _written: dict[str, Any] | None = None
+    _written_s: float = 0.0
+    _target: int | None = None
 
     def write(self, run: UnifiedJobReconciler, now_s: float) -> None:
         status = status_of(run, now_s)
@@ -148,7 +148,7 @@ class StatusWriter:
         elif status != self._written or now_s >= self.due_s:
             self.due_s = math.inf
             do = partial(patch_status, UNIFIED_JOB, uj.metadata, status)
-            if self._context.writes.ask(f"{run.id}//status", do, now_s):
+            if self.context.writes.ask(f"{run.id}//status", do, now_s):
                 self._written, self._written_s = status, now_s
         self._write_target(run, now_s)
 
@@ -159,7 +159,7 @@ class StatusWriter:
         is_alike = _truths(self._written) == _truths(status)
         if not is_alike or _without(_REWORDED + PROGRESS_KEYS, self._written, status):
             return -math.inf
-        show_s = self._written_s + self._context.listening.show_every_s(PROGRESS_S)
+        show_s = self._written_s + self.context.listening.show_every_s(PROGRESS_S)
         if _without(_REWORDED, self._written, status):
             return show_s
         return max(show_s, self._written_s + REWORD_S)
@@ -181,22 +181,22 @@ class StatusWriter:
             return
         if wanted not in (said, self._target):
             do = partial(_apply_target, uj.metadata, wanted)
-            if self._context.writes.ask(f"{run.id}//target", do, now_s):
+            if self.context.writes.ask(f"{run.id}//target", do, now_s):
                 self._target = wanted
         elif said == wanted:
             self._target = None
 
 
+@dataclass
 class EventRecorder:
     """Tells the news of one job, each once and not too many."""
 
-    def __init__(self, context: ReconcileContext) -> None:
-        self._context = context
-        self._left = float(BURST)
-        self._since_s = 0.0
-        self._last: tuple[EventReason, str] | None = None
-        self.size = 0
-        """Replicas when it ran last; 0 when it has waited since."""
+    context: ReconcileContext
+    size: int = 0
+    """Replicas when it ran last; 0 when it has waited since."""
+    _left: float = BURST
+    _since_s: float = 0.0
+    _last: tuple[EventReason, str] | None = None
 
     def tell(self, uj: UnifiedJob, news: EventReason, note: str, now_s: float) -> None:
         """Writes an event, unless the last one said the same or there were too many."""
@@ -204,7 +204,7 @@ class EventRecorder:
             return
         self._last = news, note
         event = event_of(uj, news, note, now_s)
-        self._context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", partial(create_event, event), now_s)
+        self.context.writes.ask(f"{uj.id}//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
     def started(self, uj: UnifiedJob, run: Run, places: Sequence[Span], now_s: float) -> None:
         before, self.size = self.size, run.target
@@ -230,7 +230,7 @@ class EventRecorder:
         self.tell(uj, _ENDS[state], detail or how_long, now_s)
 
     def _may(self, now_s: float) -> bool:
-        self._left = min(float(BURST), self._left + max(0.0, now_s - self._since_s) / REFILL_S)
+        self._left = min(BURST, self._left + max(0.0, now_s - self._since_s) / REFILL_S)
         self._since_s = now_s
         if self._left < 1.0:
             return False
