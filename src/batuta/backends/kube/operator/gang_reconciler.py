@@ -127,11 +127,11 @@ class UnplannedPlacements:
 
 
 class GangReconciler:
-    """A gang, or one pod. Unlike pods, and pods without GPUs, are placed by the binder alone.
+    """A gang, or one pod. The binder alone places pods that are unlike each other, and pods without GPUs.
 
-    So do those that are missing in a gang of which a part is bound, though no plan for it is known. A
-    pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
-    what it holds as used by others, until it is whole.
+    The binder also places the members that are missing in a gang of which a part is bound without a plan. A bound pod
+    cannot be taken back without killing it: the World has such a gang parked, and counts what it holds as used by
+    others, until the gang is whole.
     """
 
     def __init__(self, context: ReconcileContext, gang: GangId, known: KnownJob | None = None) -> None:

@@ -17,6 +17,8 @@ from batuta.spec.progress import ProgressReport, parse_line
 
 LONGEST_REPORT_BYTES: Final = 2**14
 """As long as the SDK writes one; what is longer is none."""
+LONGEST_RESULT: Final = 2**14
+_RESULT: Final = "result"
 _PREFIX: Final = REPORT_PREFIX.encode()
 _MARK: Final = _PREFIX + b"{"
 _LONGEST_STAMP: Final = 40
@@ -113,10 +115,6 @@ def _seconds(stamp: bytes) -> float | None:
         return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-LONGEST_RESULT: Final = 2**14
-_RESULT: Final = "result"
 
 
 @dataclass(frozen=True, slots=True)

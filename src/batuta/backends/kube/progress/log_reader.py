@@ -19,6 +19,21 @@ from batuta.backends.kube.progress.log_lines import LogLines, LogReport, LogSour
 from batuta.core.job import JobId
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
+FIRST_LINES: Final = 1000
+"""Lines that are read of what a log had before it was followed."""
+MOST_REPORTS: Final = 64
+"""Of more reports than this at a time, the last are heard."""
+_log = logging.getLogger(__name__)
+Tell: TypeAlias = Callable[[LogReport], None]
+MOST_LOGS: Final = 128
+"""So many logs are followed at once; more take turns."""
+MOST_ENDS: Final = 32
+"""So many logs are read to their end at once, beside those."""
+TURN_S: Final = 5.0
+WRITES_PER_S: Final = 20.0
+"""Of all jobs together, so many may have their progress written into their status."""
+Changes: TypeAlias = Mapping[JobId, LogSource | None]
+
 
 class LogSlots:
     """Turns of a bounded number of tasks, in the order in which they come. For one event loop."""
@@ -57,15 +72,6 @@ class LogSlots:
                 return
 
 
-FIRST_LINES: Final = 1000
-"""Lines that are read of what a log had before it was followed."""
-MOST_REPORTS: Final = 64
-"""Of more reports than this at a time, the last are heard."""
-_log = logging.getLogger(__name__)
-
-Tell: TypeAlias = Callable[[LogReport], None]
-
-
 @dataclass(frozen=True, slots=True)
 class ReadingPace:
     """How much may be read, how often, and how long things wait."""
@@ -88,6 +94,9 @@ class ReadingPace:
     longest_s: float = 300.0
     last_tries: int = 3
     last_pause_s: float = 0.3
+
+
+DEFAULT_PACE: Final = ReadingPace()
 
 
 class LogReader:
@@ -176,18 +185,6 @@ class LogReader:
         level = logging.WARNING if isinstance(error, Forbidden) else logging.DEBUG
         log, ids = self.log, {"job": self.log.job}
         _log.log(level, "cannot read the log of pod %s/%s: %s", log.namespace, log.pod, error, extra=ids)
-
-
-MOST_LOGS: Final = 128
-"""So many logs are followed at once; more take turns."""
-MOST_ENDS: Final = 32
-"""So many logs are read to their end at once, beside those."""
-TURN_S: Final = 5.0
-WRITES_PER_S: Final = 20.0
-"""Of all jobs together, so many may have their progress written into their status."""
-
-Changes: TypeAlias = Mapping[JobId, LogSource | None]
-DEFAULT_PACE: Final = ReadingPace()
 
 
 class LogSubscriptions:

@@ -33,6 +33,8 @@ from batuta.engine.trials.measurement import where_it_fits
 
 _log = logging.getLogger(__name__)
 _NUMBERS: Final = ((names.TRIAL_BUDGET, "budgetSeconds"), (names.TRIAL_EACH, "eachSeconds"))
+_WORDS: Final = {"true": True, "false": False}
+_SUSPENDED: Final = PendingReason("Suspended", "it is suspended; it is tried out when it is resumed")
 
 
 class TrialController:
@@ -207,10 +209,6 @@ def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
         },
         "spec": spec,
     }
-
-
-_WORDS: Final = {"true": True, "false": False}
-_SUSPENDED: Final = PendingReason("Suspended", "it is suspended; it is tried out when it is resumed")
 
 
 @dataclass(slots=True, eq=False)

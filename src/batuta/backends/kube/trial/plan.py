@@ -24,6 +24,11 @@ from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TrialSpec
 from batuta.spec.task_job import NEVER_S
 
+_ELASTIC: Final = ("sizes", "targetReplicas")
+_AFTERWARDS: Final = ("suspend", "ttlSecondsAfterFinished")
+_OWN: Final = (names.TARGET, names.CANCEL, names.WANTED, names.TRIAL_SIZES, names.TRIAL_BUDGET, names.TRIAL_EACH)
+_FOREIGN: Final = "kubectl.kubernetes.io/"
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -101,12 +106,6 @@ def _first_plan(trial: TrialRun, uj: UnifiedJob, job: Job, most: int) -> TrialPl
     return plan_trial(
         job, wishes, most, open_up_to=most if is_open else None, for_good=job.checkpoint_interval_s == NEVER_S
     )
-
-
-_ELASTIC: Final = ("sizes", "targetReplicas")
-_AFTERWARDS: Final = ("suspend", "ttlSecondsAfterFinished")
-_OWN: Final = (names.TARGET, names.CANCEL, names.WANTED, names.TRIAL_SIZES, names.TRIAL_BUDGET, names.TRIAL_EACH)
-_FOREIGN: Final = "kubectl.kubernetes.io/"
 
 
 def run_name(trial: str, gpus: int) -> str:
