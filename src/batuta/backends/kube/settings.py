@@ -114,11 +114,8 @@ class YamlSource:
 
     def nearest(self, path: Sequence[str | int]) -> tuple[str, int, int]:
         """The place of the value, or of the last one on the way to it that the file has."""
-        for length in range(len(path), -1, -1):
-            found = self.place(path[:length])
-            if found is not None:
-                return found
-        return self.file, 1, 1
+        places = (self.place(path[:length]) for length in range(len(path), -1, -1))
+        return next(place for place in places if place is not None)
 
 
 def _child(node: yaml.Node, word: str | int) -> yaml.Node | None:

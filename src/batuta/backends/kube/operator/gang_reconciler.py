@@ -101,7 +101,10 @@ class UnplannedPlacements:
         return self._partly_s is not None
 
     def note_partly_bound(self, is_partly: bool, now_s: float) -> None:
-        self._partly_s = (now_s if self._partly_s is None else self._partly_s) if is_partly else None
+        if not is_partly:
+            self._partly_s = None
+        elif self._partly_s is None:
+            self._partly_s = now_s
 
     def back_off(self, now_s: float) -> None:
         self._refusals += 1

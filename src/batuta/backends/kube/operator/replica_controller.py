@@ -1,7 +1,6 @@
 """Bring the replicas of a UnifiedJob to their places together, and end them in order.
 
-`Children` writes the objects that make up the job, as its job type wants them. `FailureAttribution` asks whether
-the job is at fault.
+`Children` writes the objects that make up the job, as its job type wants them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
@@ -28,7 +27,7 @@ from batuta.backends.kube.operator.workqueue import WriteFn, delete_object, patc
 from batuta.backends.kube.progress.trainer_session import TrainerSession
 from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.job import Job, JobId
+from batuta.core.job import Job
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
 from batuta.engine.jobs.reconcile import Fit, ObservedRun, RunPhase, StopProgress
@@ -42,7 +41,6 @@ KINDS: dict[ChildKind, Kind[Any]] = {
 }
 ECHO_S = 10.0
 """So long the informers may take to show what was written."""
-_ASK_AGAIN_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,33 +320,6 @@ class ReplicaController:
         """Asks for the end of everything that holds a place; whether nothing does."""
         without = self.run_state.without_replicas(uj)
         return self.children.clear(kind, uj, without, self.seen(uj), now_s, keep_over)
-
-
-@dataclass(slots=True, eq=False)
-class FailureAttribution:
-    """One job's, through all its starts."""
-
-    context: ReconcileContext
-    job: JobId
-    due_s: float = math.inf
-    """When to ask again."""
-    _start: int = -1
-    _began_s: float = 0.0
-    """When the run was first on its way that goes on now."""
-    _failed_s: float = math.inf
-
-    def begins(self, start: int, now_s: float) -> None:
-        """This start is on its way; it may be said again and again."""
-        if start != self._start:
-            self._start, self._began_s = start, now_s
-            self._failed_s = math.inf
-
-    def excuse(self, now_s: float) -> str | None:
-        """Why a failure is not the run's own; empty: it is. None: it is not known yet, ask again."""
-        self._failed_s = min(self._failed_s, now_s)
-        found = self.context.excuse(self.job, self._began_s, self._failed_s, now_s)
-        self.due_s = now_s + _ASK_AGAIN_S if found is None else math.inf
-        return found
 
 
 def _key(write: Write) -> str:

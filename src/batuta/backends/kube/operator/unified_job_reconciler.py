@@ -15,7 +15,6 @@ from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
 from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
 from batuta.backends.kube.operator.replica_controller import (
     Children,
-    FailureAttribution,
     MisplacedPod,
     ReplicaController,
     Started,
@@ -48,6 +47,8 @@ _ENDS: Final = {
     Outcome.FAILED: RunEnd.FAILED,
     Outcome.DISRUPTED: RunEnd.LOST,
 }
+_ASK_AGAIN_S: Final = 0.25
+"""Before it is asked again whether a failure is the job's own."""
 
 
 class UnifiedJobReconciler:
@@ -77,7 +78,6 @@ class UnifiedJobReconciler:
         )
         self._status = StatusWriter(context)
         self._recorder = EventRecorder(context)
-        self._attribution = FailureAttribution(context, job.id)
         self._request: JobRequest | None = None
         """What the World knows of it; None while it does not."""
         self.size_choice: SizeChoice | None = None
@@ -100,6 +100,10 @@ class UnifiedJobReconciler:
         self._has_looked = False
         """It was looked for a run that an operator before this one had begun."""
         self._refusals = 0
+        self._attempt = (-1, 0.0)
+        """The start that is on its way, and since when."""
+        self._failed_s = math.inf
+        """When that was first seen to have failed."""
         self.due_s = math.inf
         """When it wants to be driven even if nothing happens."""
 
@@ -368,8 +372,8 @@ class UnifiedJobReconciler:
             self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return
         self.outlook.trouble = self._children.trouble
-        if self.run is not None:
-            self._attribution.begins(self.run.start, now_s)
+        if self.run is not None and self.run.start != self._attempt[0]:
+            self._attempt, self._failed_s = (self.run.start, now_s), math.inf
         match became:
             case Started():
                 self._refusals, self.outlook.cause = 0, ""
@@ -389,9 +393,10 @@ class UnifiedJobReconciler:
             return None
         message = status.message
         if end is RunEnd.FAILED:
-            excuse = self._attribution.excuse(now_s)
+            self._failed_s = min(self._failed_s, now_s)
+            excuse = self._context.excuse(self.id, self._attempt[1], self._failed_s, now_s)
             if excuse is None:
-                self.due_s = min(self.due_s, self._attribution.due_s)
+                self.due_s = min(self.due_s, now_s + _ASK_AGAIN_S)
                 return None
             if excuse:
                 end, message = RunEnd.LOST, f"{message} ({excuse})"

@@ -199,19 +199,17 @@ class TrialReconciler:
             if now_s < appears_s:
                 self.due_s = appears_s
             else:
-                self._refuse(f"spec.jobName: there is no UnifiedJob {self.run.spec.job_name!r} here")
+                why = f"spec.jobName: there is no UnifiedJob {self.run.spec.job_name!r} here"
+                self.conclusion = TrialConclusion(JobState.FAILED, "Invalid", why)
             return None
         found = self._planned(uj)
         if isinstance(found, Unplannable):
-            self._refuse("; ".join(found.faults))
+            self.conclusion = TrialConclusion(JobState.FAILED, "Invalid", "; ".join(found.faults))
             return None
         return found
 
     def _planned(self, uj: UnifiedJob) -> Planned | Unplannable:
         return plan(self.run, uj, self._context.observed.priorities, self._context.most_that_fit)
-
-    def _refuse(self, why: str) -> None:
-        self.conclusion = TrialConclusion(JobState.FAILED, "Invalid", why)
 
     def _is_given_up(self, uj: UnifiedJob) -> bool:
         """Whether the job that waits for it waits no more."""
