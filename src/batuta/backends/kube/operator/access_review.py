@@ -55,14 +55,8 @@ async def review(api: Api, token: str) -> ReviewedUser | None:
 
 
 async def _may(api: Api, user: _UserInfo, verb: str) -> bool:
-    attributes = {"verb": verb, "group": names.GROUP, "resource": names.PLURAL}
-    spec = {
-        "user": user.username,
-        "uid": user.uid,
-        "groups": user.groups,
-        "extra": user.extra,
-        "resourceAttributes": attributes,
-    }
+    who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    spec = {**who, "resourceAttributes": {"verb": verb, "group": names.GROUP, "resource": names.PLURAL}}
     return (await _ask(api, "authorization.k8s.io/v1", "SubjectAccessReview", spec)).allowed
 
 

@@ -160,7 +160,9 @@ class OutlookObserver(Observer):
             if decision is not None and run.waits(str(decision)):
                 self._reconciler.touch(job)
         elif isinstance(run, UnifiedJobReconciler):
-            is_news = run.outlook.progresses(world.progress.get(job), _left_s(world, row), world.now_s)
+            rate, remaining_s = float(world.jobs.rate[row]), float(world.jobs.remaining_s[row])
+            left_s = remaining_s / rate if rate > 0 and math.isfinite(remaining_s / rate) else None
+            is_news = run.outlook.progresses(world.progress.get(job), left_s, world.now_s)
             decision = _decision(plan, row, job)
             if decision is not None:
                 restarts = int(world.jobs.restarts[row])
@@ -209,13 +211,6 @@ class ParkingController:
 
     def _parked(self) -> dict[JobId, Evidence]:
         return {job: idle.parked for job, idle in self._world.idle.items() if idle.parked}
-
-
-def _left_s(world: World, row: int) -> float | None:
-    """How long a job runs on at the size that it has; None if unknown, or if it does not run."""
-    rate, remaining_s = float(world.jobs.rate[row]), float(world.jobs.remaining_s[row])
-    left_s = remaining_s / rate if rate > 0 else math.inf
-    return left_s if math.isfinite(left_s) else None
 
 
 def _decision(plan: Plan, row: int, job: JobId) -> Decision | None:

@@ -24,7 +24,7 @@ from batuta.backends.kube.operator.workqueue import build_event, create_event, p
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB, Condition, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.core.cluster import Span
-from batuta.core.job import JobState, Progress, SizeChoice
+from batuta.core.job import JobState, Progress
 from batuta.core.reason import Reason
 from batuta.quota.reasons import OF_QUOTA, kueue_name
 
@@ -300,8 +300,14 @@ def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
             "firstReplicas": run.run.first_of(),
             "maxReplicas": run.run.ceiling_of(uj),
         }
-    if run.size_choice is not None:
-        status["sizeChoice"] = size_choice_status(run.size_choice)
+    if (choice := run.size_choice) is not None:
+        status["sizeChoice"] = {
+            "gpus": choice.gpus,
+            "fastestGpus": choice.best_gpus,
+            "speedPercentage": round(100 * choice.speed_share),
+            "measuredJobs": choice.jobs,
+            "message": choice.sentence,
+        }
     elif before.size_choice is not None:
         status["sizeChoice"] = None  # its user has said a size since
     if outlook.end is not None:
@@ -380,17 +386,6 @@ async def _apply_target(meta: Meta, target: int, api: Api) -> None:
     """Not by force: a size that a person has written since we looked is respected."""
     metadata = {"name": meta.name, "namespace": meta.namespace, "annotations": {names.TARGET: str(target)}}
     await api.apply(UNIFIED_JOB, {"metadata": metadata, "spec": {"replicaSpec": {"targetReplicas": target}}})
-
-
-def size_choice_status(choice: SizeChoice) -> dict[str, Any]:
-    """What people read of it, and the next operator."""
-    return {
-        "gpus": choice.gpus,
-        "fastestGpus": choice.best_gpus,
-        "speedPercentage": round(100 * choice.speed_share),
-        "measuredJobs": choice.jobs,
-        "message": choice.sentence,
-    }
 
 
 def trainer_status(progress: Progress | None, left_s: float | None, heard_s: float) -> dict[str, Any]:

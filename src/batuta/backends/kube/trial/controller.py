@@ -242,7 +242,7 @@ class TrialGate:
             return self.choose_untried(job)
         trial = self.controller.trial_of(uj)
         if trial is not None and trial.conclusion is not None:
-            lesson = trial.lesson
+            lesson = trial.conclusion.lesson
             return self.choose_untried(job) if lesson is None or lesson.choice is None else lesson.choice
         return None if job.id not in self.world.jobs else self.choose_untried(job)
 

@@ -118,11 +118,6 @@ class TrialReconciler:
     def sizes(self) -> tuple[int, ...]:
         return () if self.planned is None else self.planned.plan.sizes
 
-    @property
-    def lesson(self) -> Lesson | None:
-        """What it teaches; None while it goes on, and when it could not be made."""
-        return None if self.conclusion is None else self.conclusion.lesson
-
     # ------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> bool:

@@ -20,16 +20,6 @@ from batuta.backends.kube.binder import requests as binder
 from batuta.backends.kube.binder.requests import amount
 from batuta.backends.kube.crd import broken, read_time, read_tolerantly
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS, GPU_RESOURCES, SHARE_COMPUTE, SHARE_MEMORY, whole_units_mib
-from batuta.backends.kube.objects import (
-    Affinity,
-    Container,
-    Expression,
-    NodeSelectorTerm,
-    Pod,
-    PodSpec,
-    Resources,
-    Toleration,
-)
 from batuta.backends.kube.unified_job.model import RULES, Spec, UnifiedJob
 from batuta.core.cluster import EVERYTHING, NodeTerm, Operator, Requirement
 from batuta.core.curve import linear_curve, power_curve
@@ -90,8 +80,8 @@ class _Part(msgspec.Struct, rename="camel"):
     """The part of a PodSpec that is about nodes."""
 
     node_selector: dict[str, str] = {}
-    affinity: Affinity | None = None
-    tolerations: list[Toleration] = []
+    affinity: objects.Affinity | None = None
+    tolerations: list[objects.Toleration] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +208,7 @@ def node_requirements(pod: Mapping[str, Any]) -> NodeRequirements:
     )
 
 
-def _terms(affinity: Affinity | None, faults: list[str]) -> tuple[NodeTerm, ...]:
+def _terms(affinity: objects.Affinity | None, faults: list[str]) -> tuple[NodeTerm, ...]:
     node = affinity.node_affinity if affinity is not None else None
     required = node.required_during_scheduling_ignored_during_execution if node is not None else None
     if required is None:
@@ -230,12 +220,12 @@ def _terms(affinity: Affinity | None, faults: list[str]) -> tuple[NodeTerm, ...]
     return found
 
 
-def _term(term: NodeSelectorTerm, path: str, faults: list[str]) -> NodeTerm:
+def _term(term: objects.NodeSelectorTerm, path: str, faults: list[str]) -> NodeTerm:
     listed = (*term.match_expressions, *term.match_fields)
     return tuple(one for each in listed if (one := _requirement(each, path, faults)) is not None)
 
 
-def _requirement(expression: Expression, path: str, faults: list[str]) -> Requirement | None:
+def _requirement(expression: objects.Expression, path: str, faults: list[str]) -> Requirement | None:
     operator = _OPERATORS.get(expression.operator)
     if operator is None:
         known = ", ".join(_OPERATORS)
@@ -244,7 +234,7 @@ def _requirement(expression: Expression, path: str, faults: list[str]) -> Requir
     return Requirement(expression.key, operator, tuple(expression.values))
 
 
-def _toleration(toleration: Toleration) -> str | None:
+def _toleration(toleration: objects.Toleration) -> str | None:
     """As the core writes it; None for one that the core cannot compare, and so does not count on."""
     effect = f":{toleration.effect}" if toleration.effect else ""
     if toleration.operator == "Exists":
@@ -269,19 +259,19 @@ def _gpu_types(labels: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...])
 def pod_requests(pod: Mapping[str, Any]) -> PodRequests:
     """What the binder will count for a pod of this template."""
     faults: list[str] = []
-    spec = PodSpec(
+    spec = objects.PodSpec(
         containers=_containers(pod, "containers", faults),
         init_containers=_containers(pod, "initContainers", faults),
         overhead=_amounts(pod.get("overhead"), f"{_PATH}.overhead", faults),
         resources=_resources(pod, _PATH, faults),
     )
-    return PodRequests(binder.pod_requests(Pod(spec=spec)), tuple(faults))
+    return PodRequests(binder.pod_requests(objects.Pod(spec=spec)), tuple(faults))
 
 
-def _containers(pod: Mapping[str, Any], key: str, faults: list[str]) -> list[Container]:
+def _containers(pod: Mapping[str, Any], key: str, faults: list[str]) -> list[objects.Container]:
     listed = pod.get(key)
     return [
-        Container(
+        objects.Container(
             name=str(one.get("name", "")),
             resources=_resources(one, f"{_PATH}.{key}[{index}]", faults),
             restart_policy=str(one.get("restartPolicy", "")),
@@ -291,14 +281,14 @@ def _containers(pod: Mapping[str, Any], key: str, faults: list[str]) -> list[Con
     ]
 
 
-def _resources(holder: Mapping[str, Any], path: str, faults: list[str]) -> Resources:
+def _resources(holder: Mapping[str, Any], path: str, faults: list[str]) -> objects.Resources:
     """A limit without a request is the request: so the API server fills it in."""
     written = holder.get("resources")
     if not isinstance(written, dict):
-        return Resources()
+        return objects.Resources()
     limits = _amounts(written.get("limits"), f"{path}.resources.limits", faults)
     requests = _amounts(written.get("requests"), f"{path}.resources.requests", faults)
-    return Resources(limits=limits, requests=limits | requests)
+    return objects.Resources(limits=limits, requests=limits | requests)
 
 
 def _amounts(listed: Any, path: str, faults: list[str]) -> dict[str, str]:
