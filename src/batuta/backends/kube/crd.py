@@ -31,10 +31,7 @@ LONGEST_NAME: Final = 50
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _MOST_FAULTS: Final = 32
 _BOUNDS: Final = {"ge": "minimum", "le": "maximum"}
-_LENGTHS: Final = {
-    inspect.StrType: ("minLength", "maxLength"),
-    inspect.ListType: ("minItems", "maxItems"),
-}
+_LENGTHS: Final = {inspect.StrType: ("minLength", "maxLength"), inspect.ListType: ("minItems", "maxItems")}
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 SpecT = TypeVar("SpecT", bound=msgspec.Struct)

@@ -165,9 +165,7 @@ class OutlookObserver(Observer):
             is_news = run.outlook.progresses(world.progress.get(job), left_s, world.now_s)
             decision = _decision(plan, row, job)
             if decision is not None:
-                restarts = int(world.jobs.restarts[row])
-                state = world.state_of(row)
-                is_news |= run.outlook.changes(state, decision.reason, str(decision), restarts)
+                is_news |= run.outlook.changes(world.state_of(row), decision.reason, str(decision))
             if is_news:
                 self._reconciler.touch(job)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
 from batuta.backends.kube.operator.run_state import AdoptedRun, GangStatus, Places, PodSet, RunState, resume_run
 from batuta.backends.kube.operator.workqueue import WriteFn, delete_object, patch_object
 from batuta.backends.kube.progress.trainer_session import TrainerSession
-from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
+from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
@@ -201,17 +201,11 @@ class ReplicaController:
         return found
 
     def bring(
-        self,
-        uj: UnifiedJob,
-        kind: JobType,
-        job: Job,
-        workers: Places,
-        tolerated: Sequence[Mapping[str, Any]],
-        now_s: float,
+        self, uj: UnifiedJob, kind: JobType, job: Job, workers: Places, tolerant: UnifiedJob, now_s: float
     ) -> Became:
         """Does the next step to the places that are wanted, or raises Unmakeable.
 
-        `tolerated`: what its pods tolerate beyond what their template says.
+        `tolerant`: the object with a template that tolerates all that its pods may.
         """
         if self.run_state.aim(uj, kind, workers):
             self.session.ended(now_s)
@@ -220,7 +214,7 @@ class ReplicaController:
         status = kind.status(uj, run, seen)
         if status.outcome is not Outcome.RUNNING:
             return status
-        self.children.bring(kind, with_tolerations(uj, tolerated) if tolerated else uj, run, seen, now_s)
+        self.children.bring(kind, tolerant, run, seen, now_s)
         self.due_s = min(self.due_s, self.children.due_s)
         return self._take_seats(uj, kind, job, now_s)
 

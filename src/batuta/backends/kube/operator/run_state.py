@@ -172,22 +172,22 @@ class GangStatus:
         return all(map(has_begun, self.members.values()))
 
 
+@dataclass(slots=True, eq=False)
 class RunState:
     """Where one job is, was, and shall be. Without a run nothing of it is there."""
 
-    def __init__(self, pod_set: PodSet) -> None:
-        self._pod_set = pod_set
-        self.run: Run | None = None
-        self.places: Places = ()
-        """Where its members are, or shall be."""
-        self.stood: Places = ()
-        """The places of this run when all its members had one last: it can go back there."""
-        self.ran: Places = ()
-        """Its places when all its members had begun last. Who came since can go without being missed."""
-        self.has_started = False
-        """All that the World wants of it runs, and the World knows."""
-        self.is_spent = False
-        """Members of the run have been told to end: the next one is another start."""
+    pod_set: PodSet
+    run: Run | None = None
+    places: Places = ()
+    """Where its members are, or shall be."""
+    stood: Places = ()
+    """The places of this run when all its members had one last: it can go back there."""
+    ran: Places = ()
+    """Its places when all its members had begun last. Who came since can go without being missed."""
+    has_started: bool = False
+    """All that the World wants of it runs, and the World knows."""
+    is_spent: bool = False
+    """Members of the run have been told to end: the next one is another start."""
 
     def take_up(self, found: AdoptedRun, kind: JobType) -> None:
         """Goes on with a run that another operator had begun."""
@@ -197,12 +197,12 @@ class RunState:
 
     def members(self, kind: JobType) -> dict[int, objects.Pod]:
         assert self.run is not None
-        return self._pod_set.members(kind, self.run.start)
+        return self.pod_set.members(kind, self.run.start)
 
     def pods(self) -> list[objects.Pod]:
         """All pods of the run, launchers included."""
         start = "" if self.run is None else str(self.run.start)
-        return [pod for pod in self._pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
+        return [pod for pod in self.pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
 
     def keeps_members(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
         """Whether those that run now go on when the job has these places."""
@@ -223,11 +223,11 @@ class RunState:
             self.run, self.stood = replace(run, target=target), self.stood[:target]
         elif run is not None and self._can_go_back_to(kind, workers):
             self.run, self.stood = replace(run, target=target), workers
-        elif run is not None and run.target == target and not self._pod_set.has_places(kind):
+        elif run is not None and run.target == target and not self.pod_set.has_places(kind):
             pass  # its pods have no place yet, so another one costs nothing
         else:
             own = -1 if self.run is None else self.run.start
-            start = max(self._pod_set.last_start(), own, _known_start(uj)) + 1
+            start = max(self.pod_set.last_start(), own, _known_start(uj)) + 1
             self.run = Run(target, start, target, uj.spec.replica_spec.largest)
             self.stood = self.ran = ()
             is_another = True
@@ -276,7 +276,7 @@ class RunState:
             if pod.spec.node_name not in ("", places[index].node)
         )
         waiting = [PodPlacement(pod, places[index]) for index, pod in members.items() if not pod.spec.node_name]
-        waiting += [PodPlacement(pod, None) for pod in self._pod_set.helpers(kind) if not pod.spec.node_name]
+        waiting += [PodPlacement(pod, None) for pod in self.pod_set.helpers(kind) if not pod.spec.node_name]
         return GangStatus(
             members,
             is_full,
@@ -302,7 +302,7 @@ class RunState:
         self.run, self.places = None, ()
 
     def without_replicas(self, uj: UnifiedJob) -> Run:
-        last = max(self._pod_set.last_start(), _known_start(uj), 0)
+        last = max(self.pod_set.last_start(), _known_start(uj), 0)
         return Run(0, last if self.run is None else self.run.start)
 
 

@@ -32,7 +32,7 @@ from batuta.backends.kube.operator.unified_job_status import (
 )
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.progress.trainer_session import TrainerSession, grace_s
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
 from batuta.backends.kube.unified_job.to_job import JobRequest, read_request, settle_size
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
@@ -42,11 +42,7 @@ from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
 
-_ENDS: Final = {
-    Outcome.SUCCEEDED: RunEnd.SUCCEEDED,
-    Outcome.FAILED: RunEnd.FAILED,
-    Outcome.DISRUPTED: RunEnd.LOST,
-}
+_ENDS: Final = {Outcome.SUCCEEDED: RunEnd.SUCCEEDED, Outcome.FAILED: RunEnd.FAILED, Outcome.DISRUPTED: RunEnd.LOST}
 _ASK_AGAIN_S: Final = 0.25
 """Before it is asked again whether a failure is the job's own."""
 
@@ -366,8 +362,9 @@ class UnifiedJobReconciler:
         assert kind is not None
         workers = self.wanted.workers(job.gpus_per_replica)
         tolerated = (*self._tolerations, *self._context.tolerations(self.id))
+        tolerant = with_tolerations(self.uj, tolerated) if tolerated else self.uj
         try:
-            became = self._replica_controller.bring(self.uj, kind, job, workers, tolerated, now_s)
+            became = self._replica_controller.bring(self.uj, kind, job, workers, tolerant, now_s)
         except Unmakeable as error:
             self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return

@@ -87,7 +87,6 @@ class Outlook:
     state: JobState = JobState.PENDING
     reason: Reason | None = None
     message: str = ""
-    restarts: int = 0
     progress: Progress | None = None
     left_s: float | None = None
     """How long it was thought to run on when that was heard."""
@@ -106,12 +105,11 @@ class Outlook:
     end_reason: str = ""
     """Why it was ended, in a word, where it did not end by itself."""
 
-    def changes(self, state: JobState, reason: Reason, message: str, restarts: int) -> bool:
+    def changes(self, state: JobState, reason: Reason, message: str) -> bool:
         """Notes what the World thinks now; whether it thought otherwise before."""
-        before = self.state, self.reason, self.message, self.restarts
-        after = state, reason, message, restarts
-        self.state, self.reason, self.message, self.restarts = after
-        return before != after
+        before = self.state, self.reason, self.message
+        self.state, self.reason, self.message = state, reason, message
+        return before != (state, reason, message)
 
     def progresses(self, progress: Progress | None, left_s: float | None, now_s: float) -> bool:
         """Notes how far it is; whether it was elsewhere before. What is left is as of when that was heard."""

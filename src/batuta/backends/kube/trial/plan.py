@@ -129,17 +129,8 @@ def run_manifest(trial: TrialRun, uj: UnifiedJob, job: Job, gpus: int) -> dict[s
         "metadata": {
             "name": run_name(meta.name, gpus),
             "namespace": meta.namespace,
-            "labels": {
-                **uj.metadata.labels,
-                names.APPLICATION: job.application,
-                names.TRIAL_RUN: meta.name,
-            },
-            "annotations": {
-                **annotations,
-                names.CHECKPOINT: "none",
-                names.TRIAL: "false",
-                names.TRIAL_GPUS: str(gpus),
-            },
+            "labels": {**uj.metadata.labels, names.APPLICATION: job.application, names.TRIAL_RUN: meta.name},
+            "annotations": {**annotations, names.CHECKPOINT: "none", names.TRIAL: "false", names.TRIAL_GPUS: str(gpus)},
             "ownerReferences": [owner_reference(names.TRIAL_KIND, meta.name, meta.uid)],
         },
         "spec": _spec(trial, uj, gpus),
