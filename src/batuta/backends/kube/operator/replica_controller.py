@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobStatus, 
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
-from batuta.backends.kube.operator.run_state import AdoptedRun, GangStatus, Places, PodSet, RunState, resume_run
+from batuta.backends.kube.operator.run_state import AdoptedRun, GangStatus, Places, RunState, resume_run
 from batuta.backends.kube.operator.workqueue import WriteFn, delete_object, patch_object
 from batuta.backends.kube.progress.trainer_session import TrainerSession
 from batuta.backends.kube.unified_job.model import UnifiedJob
@@ -68,26 +68,26 @@ class Unmakeable(Exception):
     """A type of job cannot say what objects there shall be; why, for people."""
 
 
+@dataclass(slots=True, eq=False)
 class Children:
     """Brings the children of one job to what is wanted. Asked again and again, until all is right."""
 
-    def __init__(self, context: ReconcileContext, observed: ObjectCache) -> None:
-        self._context = context
-        self._observed = observed
-        self._applied: dict[Key, str] = {}
-        """What was written last of objects that are not watched, by hash."""
-        self._done: dict[str, tuple[Write, float]] = {}
-        """By key: what was written and not shown yet; it is not written again before this time."""
-        self._troubles: dict[str, str] = {}
-        """By key: why a write did not work."""
-        self.due_s = math.inf
-        """When something is to be written again that does not show."""
+    context: ReconcileContext
+    observed: ObjectCache
+    due_s: float = math.inf
+    """When something is to be written again that does not show."""
+    _applied: dict[Key, str] = field(default_factory=dict)
+    """What was written last of objects that are not watched, by hash."""
+    _done: dict[str, tuple[Write, float]] = field(default_factory=dict)
+    """By key: what was written and not shown yet; it is not written again before this time."""
+    _troubles: dict[str, str] = field(default_factory=dict)
+    """By key: why a write did not work."""
 
     def seen(self, uj: UnifiedJob, pods: Iterable[objects.Pod]) -> Observed:
         found = [
             (kind, one)
-            for kind, table in ((children.JOB, self._observed.jobs), (children.MPI_JOB, self._observed.mpi_jobs))
-            for one in self._observed.owned(table, uj.id)
+            for kind, table in ((children.JOB, self.observed.jobs), (children.MPI_JOB, self.observed.mpi_jobs))
+            for one in self.observed.owned(table, uj.id)
             if any(owner.uid == uj.metadata.uid for owner in one.metadata.owner_references)
         ]
         return Observed(tuple(pods), tuple(found))
@@ -144,7 +144,7 @@ class Children:
             self.delete_pods(uj, seen.pods, now_s)
         # A node that is gone takes the places of its pods along.
         return not any(
-            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
+            pod.spec.node_name and self.context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
         )
 
     def delete_pods(self, uj: UnifiedJob, pods: Iterable[objects.Pod], now_s: float) -> None:
@@ -153,11 +153,11 @@ class Children:
             meta = pod.metadata
             if not meta.deletion_timestamp and not is_over(pod):
                 do = partial(delete_object, kinds.POD, meta, propagation=Propagation.BACKGROUND)
-                self._context.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
+                self.context.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
 
     def _ask(self, uj: UnifiedJob, key: str, write: Write, now_s: float, nudge: tuple[str, ...] = ()) -> None:
         do = _doing(write, uj.metadata.namespace, nudge)
-        if not self._context.writes.ask(f"{uj.id}//{key}", do, now_s):
+        if not self.context.writes.ask(f"{uj.id}//{key}", do, now_s):
             return
         if isinstance(write, Apply):
             self._applied[write.child.kind, write.child.name] = write.child.hash
@@ -179,7 +179,6 @@ class ReplicaController:
     """One job, through all its starts. It decides nothing: what has become of a run is handed back."""
 
     context: ReconcileContext
-    pod_set: PodSet
     run_state: RunState
     children: Children
     session: TrainerSession
@@ -187,13 +186,13 @@ class ReplicaController:
     """When to look again, since it was last asked whether the members stay."""
 
     def seen(self, uj: UnifiedJob) -> Observed:
-        return self.children.seen(uj, self.pod_set.pods.values())
+        return self.children.seen(uj, self.run_state.pod_set.pods.values())
 
     def take_up(
         self, uj: UnifiedJob, kind: JobType, job: Job, planned: Placement | None, now_s: float
     ) -> AdoptedRun | None:
         """Goes on with the run that an operator before this one had begun, if there is one that can."""
-        found = resume_run(uj, kind, self.pod_set, planned)
+        found = resume_run(uj, kind, self.run_state.pod_set, planned)
         if found is not None:
             self.run_state.take_up(found, kind)
             if self.run_state.has_started:
@@ -291,7 +290,7 @@ class ReplicaController:
         if not self.run_state.ran:
             self.run_state.ran = self.run_state.places
             self._begin(kind, job, now_s)  # it finished before it was seen running
-        has_more = self.session.has_more_to_say(kind, self.pod_set.pods.values(), now_s)
+        has_more = self.session.has_more_to_say(kind, self.run_state.pod_set.pods.values(), now_s)
         self.due_s = min(self.due_s, self.session.due_s)
         return has_more
 
@@ -302,7 +301,7 @@ class ReplicaController:
         """
         self.run_state.leave()
         self.session.ended(now_s)
-        if keep_waiting and self.run_state.run is not None and not self.pod_set.has_places(kind):
+        if keep_waiting and self.run_state.run is not None and not self.run_state.pod_set.has_places(kind):
             return False
         self.run_state.is_spent = True
         is_clear = self.clear(uj, kind, now_s)

@@ -69,9 +69,7 @@ class UnifiedJobReconciler:
         self._run_state = RunState(self._pod_set)
         self._children = Children(context, observed)
         self._session = TrainerSession(context, job.id)
-        self._replica_controller = ReplicaController(
-            context, self._pod_set, self._run_state, self._children, self._session
-        )
+        self._replica_controller = ReplicaController(context, self._run_state, self._children, self._session)
         self._status = StatusWriter(context)
         self._recorder = EventRecorder(context)
         self._request: JobRequest | None = None

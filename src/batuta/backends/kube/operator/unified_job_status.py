@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
 
 PROGRESS_KEYS: Final = ("progress", "eta", "trainerStatus")
-"""The parts of a status that are from here."""
+"""The parts of a status that tell of training progress."""
 _LONGEST_S: Final = 10**9
 _UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
@@ -47,7 +47,7 @@ REWORD_S = 15.0
 REPAIR_S = 5.0
 """… nor sooner than this when another client has overwritten it, …"""
 PROGRESS_S = 5.0
-"""… nor sooner than this for progress alone: less often if there are many jobs (`Listening.show_every_s`)."""
+"""… nor sooner than this for progress alone: less often if there are many jobs (`LogSubscriptions.show_every_s`)."""
 DEADLINE = "DeadlineExceeded"
 """What Kubernetes says of a job that has run for too long."""
 BURST: Final = 25

@@ -33,6 +33,7 @@ class ReportLine(NamedTuple):
     text: bytes
 
 
+@dataclass(slots=True)
 class LogLines:
     """Cuts the reports out of one log, through any number of connections.
 
@@ -40,14 +41,13 @@ class LogLines:
     is kept. `refused` counts reports that were too long.
     """
 
-    def __init__(self) -> None:
-        self.refused = 0
-        self._last = b""
-        """The time of the last line that was read whole."""
-        self._resumed = b""
-        """Lines up to this time have been read on an earlier connection."""
-        self._rest = b""
-        """What came last, without an end yet."""
+    refused: int = 0
+    _last: bytes = b""
+    """The time of the last line that was read whole."""
+    _resumed: bytes = b""
+    """Lines up to this time have been read on an earlier connection."""
+    _rest: bytes = b""
+    """What came last, without an end yet."""
 
     @property
     def since(self) -> str:
