@@ -9,8 +9,8 @@ import yaml
 
 from batuta.backends.kube.jobtypes import BUILT_IN
 from batuta.backends.kube.jobtypes.job_type import Observed, Run
-from batuta.backends.kube.unified_job.crd import RULES
 from batuta.backends.kube.unified_job.from_task import from_task
+from batuta.backends.kube.unified_job.model import RULES
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job
 from batuta.spec.task import parse_task

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,14 +23,13 @@ from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.controller import HealthController, HealthOptions
 from batuta.backends.kube.health.state import load_state
 from batuta.backends.kube.kueue.setup import QuotaObserver, set_up_quota
-from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver
+from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver, ParkingController
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, Timing
+from batuta.backends.kube.operator.context import RESTART_BACKOFF, KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
 from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
 from batuta.backends.kube.operator.nodes import NodeReporter
 from batuta.backends.kube.operator.reconciler import Reconciler
-from batuta.backends.kube.operator.unified_job_reconciler import ParkingController
 from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWorkers
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions
@@ -202,7 +201,8 @@ def kube_backend(
     observed = ObjectCache()
     writes = WriteQueue(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
-    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds)
+    restart_backoff = replace(RESTART_BACKOFF, first_s=config.restart_backoff_seconds)
+    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff=restart_backoff)
     usher = GangBinder(binder, writes, timing, partial(_expected, world))
     teller = NodeReporter(_known_nodes(world), _known_ill(world))
     site = ReconcileContext(

@@ -25,10 +25,10 @@ from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Conflict
 from batuta.backends.kube.client.informer import Change, ChangeType, ObjectStore, key_of
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.operator.informers import SLIM, Relevance, news_of
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.bootstrap.operator_leader import Leader
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.unified import manifest

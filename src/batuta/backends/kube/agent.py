@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD
 
+_log = logging.getLogger("batuta.agent")
+PodKey: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+Annotations: TypeAlias = Mapping[str, str]
+MANAGER: Final = "batuta-agent"
 _STATIC: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
 """Annotations of a static pod: its kubelet calls it by these, and not by the uid that the API server gave."""
 _GROUP_LABELS: Final = (
@@ -45,16 +50,7 @@ def identity_of(pod: objects.Pod) -> PodIdentity:
 
 
 def has_ended(pod: objects.Pod) -> bool:
-    """Whether none of its containers will run again."""
     return pod.status.phase in _FINISHED
-
-
-_log = logging.getLogger("batuta.agent")
-
-PodKey: TypeAlias = tuple[str, str]
-"""Namespace and name."""
-Annotations: TypeAlias = Mapping[str, str]
-MANAGER: Final = "batuta-agent"
 
 
 class NodeAnnotator:
@@ -68,32 +64,27 @@ class NodeAnnotator:
 
     async def write(self, node: Annotations, pods: Mapping[PodKey, Annotations], there: Iterable[objects.Pod]) -> None:
         """`pods`: what those shall carry that use GPUs; all others of the node that are `there` lose it."""
-        await self._try(f"node {self._node}", self._write_node(node))
+        body = {"metadata": {"annotations": dict(node)}}
+        await self._try(f"node {self._node}", self._api.patch(NODE, self._node, body))
         for pod in there:
-            key = (pod.metadata.namespace, pod.metadata.name)
-            changes = _changes(pod.metadata.annotations, pods.get(key, {}))
-            if changes:
-                await self._try(f"pod {'/'.join(key)}", self._write_pod(pod, changes))
+            meta = pod.metadata
+            if changes := _changes(meta.annotations, pods.get((meta.namespace, meta.name), {})):
+                # With its uid, because another pod may have the name by now.
+                metadata = {"uid": meta.uid, "annotations": changes}
+                write = self._api.patch(POD, meta.name, {"metadata": metadata}, meta.namespace)
+                await self._try(f"pod {meta.namespace}/{meta.name}", write, may_be_gone=True)
 
-    async def _write_node(self, annotations: Annotations) -> None:
-        await self._api.patch(NODE, self._node, {"metadata": {"annotations": dict(annotations)}})
-
-    async def _write_pod(self, pod: objects.Pod, changes: Mapping[str, str | None]) -> None:
-        # With its uid, because another pod may have the name by now.
-        metadata: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": dict(changes)}
-        try:
-            await self._api.patch(POD, pod.metadata.name, {"metadata": metadata}, pod.metadata.namespace)
-        except (NotFound, Conflict):
-            return  # it has gone, and its annotations with it
-
-    async def _try(self, what: str, write: Coroutine[None, None, None]) -> None:
+    async def _try(self, what: str, write: Coroutine[None, None, object], may_be_gone: bool = False) -> None:
         """A write that fails is made again with the next report: nothing here is worth a crash."""
         try:
             await write
-            self.writes += 1
         except ApiError as error:
-            self.failures += 1
-            _log.warning("cannot annotate %s: %s", what, error)
+            # A pod that has gone took its annotations with it.
+            if not may_be_gone or not isinstance(error, NotFound | Conflict):
+                self.failures += 1
+                _log.warning("cannot annotate %s: %s", what, error)
+                return
+        self.writes += 1
 
 
 def _changes(now: Annotations, wanted: Annotations) -> dict[str, str | None]:

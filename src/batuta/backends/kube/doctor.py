@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Final, TypeVar
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD, Kind, Stored
 from batuta.backends.kube.client.leader_election import LEASE, Lease
+from batuta.backends.kube.crd import read_time
 from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
-from batuta.backends.kube.objects import Batch, Node, Pod
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.objects import Batch, Meta, Node, Pod, has_condition, read_usage
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.engine.soundness import Finding, error, named, note, ok, warning
 
 DEPLOYMENT: Final = Kind("apps", "v1", "deployments", "Deployment", Batch)
@@ -33,6 +31,22 @@ COMPONENT: Final = "app.kubernetes.io/component"
 VERSION: Final = "app.kubernetes.io/version"
 _NODE_LEASES: Final = "kube-node-lease"
 _PAGE: Final = 500
+_INSTALL = "batuta install --apply"
+_LEASE_S = 15
+SILENT_AFTER_S = 60.0
+"""A kubelet renews its Lease every 10 s."""
+STALE_AFTER_S = 120.0
+"""An agent reports every 30 s, and after 90 s the binder does not believe it any more."""
+_PRESSURES = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "processes"}
+STUCK_AFTER_S = 900.0
+"""Images take minutes to come."""
+HALF_AFTER_S = 360.0
+"""A gang of which some have a place and some have not: its reservations are freed after 300 s."""
+GONE_AFTER_S = 300.0
+"""Pods of a job that is over, or that are told to end, have this long."""
+_LIVE = ("Pending", "Running")
+_OVER = ("SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED")
+_MOST = 10
 _T = TypeVar("_T", bound=Stored)
 
 
@@ -70,22 +84,21 @@ async def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
     """Everything; jobs and their pods of one namespace, or of all. Raises ApiError without an answer."""
     asked_s = time.time()
     await api.transport.request("version", "GET", "/version")
-    answered_s, said = time.time(), api.transport.date
+    answered_s, server_s = time.time(), None
+    with suppress(ValueError, TypeError):
+        server_s = parsedate_to_datetime(api.transport.date).timestamp()
     lister = _Lister(api)
     deployments = await lister.all(DEPLOYMENT, labels=OURS)
     homes = {one.metadata.namespace for one in deployments or ()}
-    leases: list[Lease] | None = []
-    for home in sorted(homes):
-        found = await lister.all(LEASE, home)
-        leases = None if found is None or leases is None else [*leases, *found]
+    leases = [await lister.all(LEASE, home) for home in sorted(homes)]
     jobs = await lister.all(UNIFIED_JOB, namespace)
     return ClusterSnapshot(
         asked_s,
         answered_s,
-        _seconds_of_date(said),
+        server_s,
         deployments,
         await lister.all(DAEMON_SET, labels=OURS),
-        leases,
+        None if None in leases else [lease for listed in leases for lease in listed or ()],
         await lister.all(LEASE, _NODE_LEASES),
         await lister.all(NODE),
         await lister.all(POD, namespace, labels=names.JOB_NAME),
@@ -105,17 +118,17 @@ async def _workloads(api: Api, lister: _Lister, namespace: str) -> Sequence[Kueu
     return await lister.all(kind, namespace)
 
 
+@dataclass(slots=True)
 class _Lister:
     """Lists what there is, and notes what may not be seen or is not known here."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self.refused: list[str] = []
-        self.missing: list[str] = []
+    api: Api
+    refused: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     async def all(self, kind: Kind[_T], namespace: str = "", labels: str = "") -> Sequence[_T] | None:
         try:
-            return (await self._api.list(kind, namespace, labels=labels, page=_PAGE)).items
+            return (await self.api.list(kind, namespace, labels=labels, page=_PAGE)).items
         except Forbidden:
             if str(kind) not in self.refused:
                 self.refused.append(str(kind))
@@ -123,25 +136,6 @@ class _Lister:
         except NotFound:
             self.missing.append(str(kind))
             return ()
-
-
-def seconds(text: Any) -> float | None:
-    """A time of the API server; None where there is none, or none that can be read."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (ValueError, TypeError):
-        return None
-
-
-def _seconds_of_date(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp() if text else None
-    except (ValueError, TypeError):
-        return None
-
-
-_INSTALL = "batuta install --apply"
-_LEASE_S = 15
 
 
 def check_control_plane(snapshot: ClusterSnapshot, version: str) -> Iterator[Finding]:
@@ -161,12 +155,9 @@ def check_control_plane(snapshot: ClusterSnapshot, version: str) -> Iterator[Fin
         yield from _lease(snapshot, one)
     for one in snapshot.daemon_sets or ():
         yield _daemons(one)
-    if operators and snapshot.daemon_sets is not None and not _has(snapshot, "agent"):
+    daemons = {one.metadata.labels.get(COMPONENT) for one in snapshot.daemon_sets or ()}
+    if operators and snapshot.daemon_sets is not None and "agent" not in daemons:
         yield note("agent", "none: how busy GPUs are is not known", "set agent.enabled in the chart's values")
-
-
-def _has(snapshot: ClusterSnapshot, component: str) -> bool:
-    return any(one.metadata.labels.get(COMPONENT) == component for one in snapshot.daemon_sets or ())
 
 
 def _operator(one: Batch) -> Finding:
@@ -204,7 +195,7 @@ def _lease(snapshot: ClusterSnapshot, one: Batch) -> Iterator[Finding]:
         yield error("leader", f"{home}/{name}: nobody leads", f"see why its pods do not: {where}")
         return
     spec = found[0].spec
-    age_s = snapshot.now_s - (seconds(spec.renew_time) or 0.0)
+    age_s = snapshot.now_s - (read_time(spec.renew_time) or 0.0)
     lasts_s = spec.lease_duration_seconds or _LEASE_S
     if age_s > lasts_s + 1:  # times of the API server are told to the second
         yield error(
@@ -231,19 +222,6 @@ def _daemons(one: Batch) -> Finding:
     return ok(check, f"{name}: on {ready} nodes")
 
 
-SILENT_AFTER_S = 60.0
-"""A kubelet renews its Lease every 10 s."""
-STALE_AFTER_S = 120.0
-"""An agent reports every 30 s, and after 90 s the binder does not believe it any more."""
-_PRESSURES = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "processes"}
-
-
-class _Report(msgspec.Struct):
-    """The part of an agent's report that is looked at."""
-
-    time: float = 0.0
-
-
 def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """All of them; those without GPUs only where they do not answer."""
     if snapshot.nodes is None:
@@ -254,11 +232,7 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     silent = _silent(snapshot)
     if silent:
         told = [f"{name} ({age_s:.0f} s)" for name, age_s in silent.items()]
-        yield error(
-            "heartbeats",
-            f"{len(silent)} nodes do not answer: {named(told)}",
-            "see their kubelets and network",
-        )
+        yield error("heartbeats", f"{len(silent)} nodes do not answer: {named(told)}", "see their kubelets and network")
     elif snapshot.nodes:
         yield ok("heartbeats", f"all {len(snapshot.nodes)} nodes answer")
     yield from _pressed(snapshot.nodes)
@@ -282,13 +256,13 @@ def _silent(snapshot: ClusterSnapshot) -> dict[str, float]:
     found: dict[str, float] = {}
     known = {node.metadata.name for node in snapshot.nodes or ()}
     for lease in snapshot.node_leases or ():
-        renewed_s = seconds(lease.spec.renew_time)
+        renewed_s = read_time(lease.spec.renew_time)
         if lease.metadata.name in known and renewed_s and snapshot.now_s - renewed_s > SILENT_AFTER_S:
             found[lease.metadata.name] = snapshot.now_s - renewed_s
     for node in snapshot.nodes or ():
         for condition in node.status.conditions:
             if condition.type == "Ready" and condition.status == "Unknown":
-                since_s = seconds(condition.last_transition_time) or snapshot.now_s
+                since_s = read_time(condition.last_transition_time) or snapshot.now_s
                 found.setdefault(node.metadata.name, snapshot.now_s - since_s)
     return found
 
@@ -332,15 +306,14 @@ def _agents(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> Iterator[Findin
     """Agents that have reported once, and do so no longer."""
     stale, reporting = list[str](), 0
     for node in nodes:
-        text = node.metadata.annotations.get(names.UTILISATION, "")
-        if not text:
+        if not node.metadata.annotations.get(names.UTILISATION):
             continue
         reporting += 1
-        try:
-            age_s = snapshot.now_s - msgspec.json.decode(text, type=_Report).time
-        except msgspec.MsgspecError:
+        report = read_usage(node)
+        if report is None:
             stale.append(f"{node.metadata.name} (cannot be read)")
             continue
+        age_s = snapshot.now_s - report.time
         if age_s > STALE_AFTER_S:
             stale.append(f"{node.metadata.name} ({age_s:.0f} s ago)")
         elif age_s < -STALE_AFTER_S:
@@ -355,24 +328,10 @@ def _agents(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> Iterator[Findin
             yield note("agent reports", f"{len(nodes) - reporting} nodes with GPUs have no agent", fix)
 
 
-STUCK_AFTER_S = 900.0
-"""Images take minutes to come."""
-HALF_AFTER_S = 360.0
-"""A gang of which some have a place and some have not: its reservations are freed after 300 s."""
-GONE_AFTER_S = 300.0
-"""Pods of a job that is over, or that are told to end, have this long."""
-_LIVE = ("Pending", "Running")
-_OVER = ("SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED")
-_MOST = 10
-
-
 def check_jobs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """All of them."""
     if snapshot.pods is not None:
         yield from _first(list(_stuck(snapshot)), "stuck gangs", "none: every gang runs, or is about to")
-    if snapshot.jobs is None:
-        return
-    if snapshot.pods is not None:
+    if snapshot.pods is not None and snapshot.jobs is not None:
         yield _leaked(snapshot)
         yield _orphans(snapshot)
 
@@ -386,37 +345,38 @@ def _first(found: list[Finding], check: str, well: str) -> Iterator[Finding]:
 
 
 def _stuck(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    gangs: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
+    gangs: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods or ():
         if pod.status.phase in _LIVE:
-            gangs[pod.metadata.namespace, pod.metadata.labels[names.JOB_NAME]].append(pod)
-    for (namespace, job), pods in sorted(gangs.items()):
+            gangs[_job_of(pod)].append(pod)
+    for key, pods in sorted(gangs.items()):
+        namespace, _, job = key.partition("/")
         look = f"batuta -n {namespace} explain {job}; kubectl -n {namespace} get pods -l {names.JOB_NAME}={job}"
-        leaving = _older(snapshot, pods, "deletion", GONE_AFTER_S)
-        if leaving:
-            yield warning("stuck gangs", f"{namespace}/{job}: pods do not end: {named(leaving)}", look)
+        if leaving := _older(snapshot, pods, GONE_AFTER_S, lambda meta: meta.deletion_timestamp):
+            yield warning("stuck gangs", f"{key}: pods do not end: {named(leaving)}", look)
         bound = [pod for pod in pods if pod.spec.node_name]
         waiting = [pod for pod in pods if not pod.spec.node_name]
-        if bound and _older(snapshot, waiting, "creation", HALF_AFTER_S):
+        if bound and _older(snapshot, waiting, HALF_AFTER_S):
             yield warning(
-                "stuck gangs",
-                f"{namespace}/{job}: {len(bound)} of {len(pods)} pods have a place, and the others get none",
-                look,
+                "stuck gangs", f"{key}: {len(bound)} of {len(pods)} pods have a place, and the others get none", look
             )
-        slow = _older(snapshot, [pod for pod in bound if pod.status.phase == "Pending"], "creation", STUCK_AFTER_S)
-        if slow:
-            yield warning("stuck gangs", f"{namespace}/{job}: {len(slow)} pods have a place and do not start", look)
+        if slow := _older(snapshot, [pod for pod in bound if pod.status.phase == "Pending"], STUCK_AFTER_S):
+            yield warning("stuck gangs", f"{key}: {len(slow)} pods have a place and do not start", look)
 
 
-def _older(snapshot: ClusterSnapshot, pods: Sequence[Pod], what: str, than_s: float) -> list[str]:
+def _older(
+    snapshot: ClusterSnapshot,
+    pods: Sequence[Pod],
+    than_s: float,
+    since: Callable[[Meta], str] = lambda meta: meta.creation_timestamp,
+) -> list[str]:
     """Names of pods that were made, or told to end, longer ago than this."""
-    found = []
-    for pod in pods:
-        meta = pod.metadata
-        since_s = seconds(meta.deletion_timestamp if what == "deletion" else meta.creation_timestamp)
-        if since_s is not None and snapshot.now_s - since_s > than_s:
-            found.append(meta.name)
-    return found
+    times = ((pod.metadata.name, read_time(since(pod.metadata))) for pod in pods)
+    return [name for name, since_s in times if since_s is not None and snapshot.now_s - since_s > than_s]
+
+
+def _job_of(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.labels[names.JOB_NAME]}"
 
 
 def _leaked(snapshot: ClusterSnapshot) -> Finding:
@@ -427,39 +387,30 @@ def _leaked(snapshot: ClusterSnapshot) -> Finding:
         f"pod {pod.metadata.namespace}/{pod.metadata.name}"
         for pod in snapshot.pods or ()
         if pod.status.phase in _LIVE
-        and f"{pod.metadata.namespace}/{pod.metadata.labels[names.JOB_NAME]}" not in known
+        and _job_of(pod) not in known
         and any(owner.kind == names.KIND for owner in pod.metadata.owner_references)
     ]
     workloads = [
         f"workload {one.metadata.namespace}/{one.metadata.name}"
         for one in snapshot.workloads or ()
-        if _is_reserved(one.status)
+        if has_condition(one.status, "QuotaReserved")
         and any(owner.kind == names.KIND and owner.uid not in uids for owner in one.metadata.owner_references)
     ]
-    ghosts = [*pods, *workloads]
-    if ghosts:
+    if ghosts := [*pods, *workloads]:
         fix = "kubectl delete what is named here; see whether the cluster's garbage collector runs"
         return error("leaked quota", f"{len(ghosts)} belong to jobs that are gone: {named(ghosts)}", fix)
     return ok("leaked quota", "none: all quota in use belongs to jobs that are there")
 
 
-def _is_reserved(status: dict[str, object]) -> bool:
-    conditions = status.get("conditions")
-    return isinstance(conditions, list) and any(
-        isinstance(one, dict) and one.get("type") == "QuotaReserved" and one.get("status") == "True"
-        for one in conditions
-    )
-
-
 def _orphans(snapshot: ClusterSnapshot) -> Finding:
     """Pods that keep their GPUs although their job is over."""
-    over = {uj.id: seconds(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER}
+    over = {uj.id: read_time(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER}
     orphans = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in snapshot.pods or ()
         if pod.spec.node_name
         and pod.status.phase in _LIVE
-        and (ended_s := over.get(f"{pod.metadata.namespace}/{pod.metadata.labels[names.JOB_NAME]}"))
+        and (ended_s := over.get(_job_of(pod)))
         and snapshot.now_s - ended_s > GONE_AFTER_S
     ]
     if orphans:

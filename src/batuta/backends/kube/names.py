@@ -117,11 +117,7 @@ SHARE_COMPUTE: Final = "batuta.dev/gpu-compute"
 SHARES_ONLY: Final = "batuta.dev/shares-only"
 """In the World, a taint of nodes whose GPUs can only be had in shares; jobs with a share tolerate it."""
 
-GPU_PRODUCT_LABELS: Final = (
-    "nvidia.com/gpu.product",
-    "batuta.dev/gpu-type",
-    "cloud.google.com/gke-accelerator",
-)
+GPU_PRODUCT_LABELS: Final = ("nvidia.com/gpu.product", "batuta.dev/gpu-type", "cloud.google.com/gke-accelerator")
 GPU_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 RACK_LABELS: Final = ("topology.kubernetes.io/rack", "batuta.dev/rack")
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"

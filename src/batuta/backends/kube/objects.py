@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from batuta.backends.kube import names
+
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Names as the API server spells them; what it sends beyond these fields is skipped.
@@ -52,7 +54,10 @@ class Meta(_Base):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+
+
+class _Object(_Base):
+    metadata: Meta = msgspec.field(default_factory=Meta)
 
 
 class Condition(_Base):
@@ -63,7 +68,6 @@ class Condition(_Base):
     reason: str = ""
     message: str = ""
     last_transition_time: str = ""
-    observed_generation: int = 0
 
 
 class Expression(_Base):
@@ -160,7 +164,6 @@ class Taint(_Base):
 class ContainerPort(_Base):
     """A port; only those on the host matter here."""
 
-    container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
@@ -202,14 +205,6 @@ class TopologySpread(_Base):
     node_taints_policy: str = "Ignore"
 
 
-class WorkloadReference(_Base):
-    """The upstream group that a pod belongs to (1.35: workloadRef)."""
-
-    name: str = ""
-    pod_group: str = ""
-    pod_group_replica_key: str = ""
-
-
 class SchedulingGroup(_Base):
     """The upstream group that a pod belongs to (1.36 and later)."""
 
@@ -233,7 +228,6 @@ class PodSpec(_Base):
     resources: Resources | None = None
     """Of the whole pod, where they are stated."""
     topology_spread_constraints: list[TopologySpread] = []
-    workload_ref: WorkloadReference | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -257,7 +251,6 @@ class ContainerStatus(_Base):
 
     name: str = ""
     ready: bool = False
-    restart_count: int = 0
     resources: Resources | None = None
     """What the kubelet has put in force; differs from the spec while a pod is resized in place."""
     allocated_resources: dict[str, str] = {}
@@ -275,13 +268,11 @@ class PodStatus(_Base):
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
-    nominated_node_name: str = ""
 
 
-class Pod(_Base):
+class Pod(_Object):
     """A pod."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -317,10 +308,9 @@ class NodeStatus(_Base):
     node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
-class Node(_Base):
+class Node(_Object):
     """A node."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -349,19 +339,17 @@ class ZoneAttribute(_Base):
     value: str = ""
 
 
-class NodeResourceTopology(_Base):
+class NodeResourceTopology(_Object):
     """`topology.node.k8s.io/v1alpha2`: what each NUMA node of a node has."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     topology_policies: list[str] = []
     zones: list[Zone] = []
     attributes: list[ZoneAttribute] = []
 
 
-class PriorityClass(_Base):
+class PriorityClass(_Object):
     """A name for a priority."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     value: int = 0
     global_default: bool = False
 
@@ -370,19 +358,60 @@ class PodGroupSpec(_Base):
     """`scheduling.x-k8s.io` PodGroup."""
 
     min_member: int = 0
-    schedule_timeout_seconds: int | None = None
 
 
-class PodGroup(_Base):
+class PodGroup(_Object):
     """How many pods of a group start together."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
 
 
-class Batch(_Base):
+class Batch(_Object):
     """A batch/v1 Job, a JobSet, an MPIJob: what is read of it depends on its kind, so it stays plain."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
+
+
+class GpuFigures(msgspec.Struct, rename="camel"):
+    """One GPU of an agent's report."""
+
+    index: int
+    utilisation: float | None = None
+    memory_used_mib: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.utilisation is not None:
+            self.utilisation = min(max(self.utilisation, 0.0), 1.0)
+
+
+class UsageReport(msgspec.Struct):
+    """What an agent writes on its node: how busy each GPU was at a time."""
+
+    time: float
+    gpus: list[GpuFigures] = []
+
+
+def read_usage(node: Node) -> UsageReport | None:
+    """The report on a node; None for none, and for what cannot be read."""
+    text = node.metadata.annotations.get(names.UTILISATION, "")
+    try:
+        return msgspec.json.decode(text, type=UsageReport) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def has_condition(status: Any, *types: str) -> bool:
+    """Whether a status, which may be anything, has one of these conditions as true."""
+    listed = status.get("conditions") if isinstance(status, dict) else None
+    return any(
+        one.get("type") in types and one.get("status") == "True"
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, dict)
+    )
+
+
+def gpus_of(pod: Pod) -> tuple[int, ...]:
+    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
+    text = pod.metadata.annotations.get(names.GPUS, "")
+    return tuple(int(part) for part in text.split(",") if part.isdecimal())

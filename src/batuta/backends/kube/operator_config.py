@@ -1,4 +1,7 @@
-"""The operator's configuration file: the chart writes it into a ConfigMap, `batuta operator` reads it."""
+"""The operator's configuration file: the chart writes it into a ConfigMap, `batuta operator` reads it.
+
+The docstring of a field is its description in the chart; one that takes more than a line is given to `Field`.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,14 @@ from batuta.telemetry import LogFormat
 class BurnIn(Settings):
     """The pod that proves that a node or GPU works again."""
 
-    image: Annotated[str, StringConstraints(pattern=r"^\S*$", max_length=500)] = Field(
-        default="", description="the image of burn-ins; empty means the operator's own"
-    )
-    command: Annotated[list[str], Field(min_length=1)] = Field(
-        default=["python", "-m", "batuta.gpu.health.burn_in", "--gpu", "0"],
-        description="what tests the first GPU that it sees, and ends with 0 if that works",
-    )
-    runtime_class_name: Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]*$", max_length=253)] = Field(
-        default="nvidia", description="the RuntimeClass that brings NVIDIA's library; empty means none"
-    )
-    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        default=1800, description="a burn-in that takes longer has failed"
-    )
+    image: str = Field(default="", pattern=r"^\S*$", max_length=500)
+    """the image of burn-ins; empty means the operator's own"""
+    command: list[str] = Field(default=["python", "-m", "batuta.gpu.health.burn_in", "--gpu", "0"], min_length=1)
+    """what tests the first GPU that it sees, and ends with 0 if that works"""
+    runtime_class_name: str = Field(default="nvidia", pattern=r"^[-a-z0-9.]*$", max_length=253)
+    """the RuntimeClass that brings NVIDIA's library; empty means none"""
+    timeout_seconds: int = Field(default=1800, ge=1, le=86_400)
+    """a burn-in that takes longer has failed"""
 
 
 class HealthConfig(Settings):
@@ -39,30 +37,26 @@ class HealthConfig(Settings):
         description="take GPUs and nodes that are ill out of service, and back when they have proved "
         "themselves; the operator may change nodes then",
     )
-    rules: str = Field(
+    rules: str = ""
+    """text of a file of rules, as `batuta health rules` prints it; empty means Batuta's own"""
+    pool_label: str = Field(
         default="",
-        description="text of a file of rules, as `batuta health rules` prints it; empty means Batuta's own",
-    )
-    pool_label: Annotated[str, StringConstraints(pattern=r"^[-A-Za-z0-9_./]*$", max_length=316)] = Field(
-        default="",
+        pattern=r"^[-A-Za-z0-9_./]*$",
+        max_length=316,
         description="the node label that tells pools apart, of which only a share is taken out of service; "
         "empty means that nodes with the same GPUs are a pool",
     )
-    burn_in: BurnIn = Field(default=BurnIn(), description="the pod that proves that something works again")
+    burn_in: BurnIn = BurnIn()
+    """the pod that proves that something works again"""
 
 
 class TelemetryConfig(Settings):
     """Traces and logs."""
 
-    otlp_url: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+(/\S*)?)?$", max_length=2048)] = Field(
-        default="",
-        description="where traces go over OTLP/HTTP, as in http://collector:4318; empty means nowhere",
-    )
-    log_format: LogFormat = Field(
-        default=LogFormat.JSON,
-        strict=False,
-        description="json is one object per line, with the ids of cycle and job; text is for people",
-    )
+    otlp_url: str = Field(default="", pattern=r"^(https?://[^/\s]+(/\S*)?)?$", max_length=2048)
+    """where traces go over OTLP/HTTP, as in http://collector:4318; empty means nowhere"""
+    log_format: LogFormat = Field(default=LogFormat.JSON, strict=False)
+    """json is one object per line, with the ids of cycle and job; text is for people"""
 
 
 DnsLabel: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -82,13 +76,16 @@ so it comes from a Secret and not from the file."""
 class Queue(Settings):
     """Where jobs wait, and how many GPUs those that left it may have."""
 
-    name: QueueName = Field(description="what jobs say in spec.queueName")
-    quota: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(
-        default_factory=dict, description='GPUs by type, "*" for all together; empty means no limit'
-    )
-    cohort: str = Field(default="", description="queues of one cohort lend to each other")
-    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(default=1.0, description="its share among others")
-    held: bool = Field(default=False, description="nothing new starts while it is held")
+    name: QueueName
+    """what jobs say in spec.queueName"""
+    quota: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(default_factory=dict)
+    """GPUs by type, "*" for all together; empty means no limit"""
+    cohort: str = ""
+    """queues of one cohort lend to each other"""
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    """its share among others"""
+    held: bool = False
+    """nothing new starts while it is held"""
 
 
 class Admission(StrEnum):
@@ -123,32 +120,23 @@ class ShareOrder(StrEnum):
 class Placement(Settings):
     """How the binder compares nodes."""
 
-    weights: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
-        default_factory=dict,
-        description="weight by name of a binder plugin, 0 to 100; others keep their own",
-    )
-    shares: ShareOrder = Field(
-        default=ShareOrder.BIN_PACK,
-        strict=False,
-        description="shares of GPUs fill cards one after another (bin-pack), or go to the emptiest (spread)",
-    )
-    busiest: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.7, description="a GPU is shared further while all on it together are not busier than this"
-    )
+    weights: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(default_factory=dict)
+    """weight by name of a binder plugin, 0 to 100; others keep their own"""
+    shares: ShareOrder = Field(default=ShareOrder.BIN_PACK, strict=False)
+    """shares of GPUs fill cards one after another (bin-pack), or go to the emptiest (spread)"""
+    busiest: float = Field(default=0.7, ge=0, le=1)
+    """a GPU is shared further while all on it together are not busier than this"""
 
 
 class LeaderElection(Settings):
     """How fast another replica takes over."""
 
-    lease_duration_seconds: Annotated[int, Field(ge=3, le=3600)] = Field(
-        default=15, description="others wait this long after the leader was last heard of"
-    )
-    renew_deadline_seconds: Annotated[int, Field(ge=2, le=3600)] = Field(
-        default=10, description="a leader that cannot renew its Lease for this long steps down"
-    )
-    retry_period_seconds: Annotated[int, Field(ge=1, le=600)] = Field(
-        default=2, description="time between two attempts"
-    )
+    lease_duration_seconds: int = Field(default=15, ge=3, le=3600)
+    """others wait this long after the leader was last heard of"""
+    renew_deadline_seconds: int = Field(default=10, ge=2, le=3600)
+    """a leader that cannot renew its Lease for this long steps down"""
+    retry_period_seconds: int = Field(default=2, ge=1, le=600)
+    """time between two attempts"""
 
     @model_validator(mode="after")
     def _in_order(self) -> LeaderElection:
@@ -160,51 +148,39 @@ class LeaderElection(Settings):
 class Retention(Settings):
     """How long the operator keeps jobs in mind that are over; their objects stay as they are."""
 
-    jobs: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=1000, description="how many jobs that are over the operator keeps in mind"
-    )
-    days: Annotated[float, Field(gt=0, le=3650)] = Field(default=7, description="how long it keeps them in mind")
+    jobs: int = Field(default=1000, ge=0, le=100_000)
+    """how many jobs that are over the operator keeps in mind"""
+    days: float = Field(default=7, gt=0, le=3650)
+    """how long it keeps them in mind"""
 
 
 class Scheduling(Settings):
     """What an administrator chooses about decisions."""
 
-    policy: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        default="rent",
-        description="who decides how many GPUs each job gets; `batuta policies` lists them",
-    )
-    gpu_resources: Annotated[list[ResourceName], Field(min_length=1)] = Field(
-        default=list(names.GPU_RESOURCES),
-        description="resources that stand for whole GPUs, in the order in which a node is asked for them",
-    )
-    gang_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        default=300,
-        description="how long binding a gang may take before its reservations are freed",
-    )
-    restart_backoff_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
-        default=10,
-        description="pause before a job that failed starts again; it doubles with each failure, to 6 minutes",
-    )
-    placement: Placement = Field(default=Placement(), description="how the binder compares nodes")
-    queues: list[Queue] = Field(
-        default_factory=list,
-        description="queues with name, quota, cohort, weight and held, as `batuta queues apply` takes them",
-    )
-    admission: Admission = Field(
-        default=Admission.BATUTA,
-        strict=False,
-        description="who decides which UnifiedJobs get quota: batuta, or kueue where a Kueue runs",
-    )
-    fair_sharing: bool = Field(
-        default=False,
-        description="with admission batuta: queues that borrow more than their share give back to others",
-    )
-    kueue: Kueue = Field(default=Kueue(), description="what Batuta has to do with the objects of Kueue")
-    retention: Retention = Field(
-        default=Retention(), description="how long the operator keeps jobs in mind that are over"
-    )
-    health: HealthConfig = Field(default=HealthConfig(), description="how the health of nodes and GPUs is looked after")
-    leader_election: LeaderElection = Field(default=LeaderElection(), description="how fast another replica takes over")
+    policy: str = Field(default="rent", min_length=1, max_length=253)
+    """who decides how many GPUs each job gets; `batuta policies` lists them"""
+    gpu_resources: list[ResourceName] = Field(default=list(names.GPU_RESOURCES), min_length=1)
+    """resources that stand for whole GPUs, in the order in which a node is asked for them"""
+    gang_timeout_seconds: int = Field(default=300, ge=1, le=86_400)
+    """how long binding a gang may take before its reservations are freed"""
+    restart_backoff_seconds: int = Field(default=10, ge=1, le=3600)
+    """pause before a job that failed starts again; it doubles with each failure, to 6 minutes"""
+    placement: Placement = Placement()
+    """how the binder compares nodes"""
+    queues: list[Queue] = Field(default_factory=list)
+    """queues with name, quota, cohort, weight and held, as `batuta queues apply` takes them"""
+    admission: Admission = Field(default=Admission.BATUTA, strict=False)
+    """who decides which UnifiedJobs get quota: batuta, or kueue where a Kueue runs"""
+    fair_sharing: bool = False
+    """with admission batuta: queues that borrow more than their share give back to others"""
+    kueue: Kueue = Kueue()
+    """what Batuta has to do with the objects of Kueue"""
+    retention: Retention = Retention()
+    """how long the operator keeps jobs in mind that are over"""
+    health: HealthConfig = HealthConfig()
+    """how the health of nodes and GPUs is looked after"""
+    leader_election: LeaderElection = LeaderElection()
+    """how fast another replica takes over"""
 
     @model_validator(mode="after")
     def _each_queue_once(self) -> Scheduling:
@@ -219,10 +195,10 @@ class Api(Settings):
     """Where the API, the metrics and the probes are."""
 
     listen: str = "0.0.0.0"
-    port: Annotated[int, Field(ge=1, le=65535)] = 7077
+    port: int = Field(default=7077, ge=1, le=65535)
     open_metrics: bool = True
     """Prometheus may read /metrics without a token."""
-    metrics_per_job: Annotated[int, Field(ge=0)] = 50
+    metrics_per_job: int = Field(default=50, ge=0)
     """How many jobs have metrics of their own."""
 
 

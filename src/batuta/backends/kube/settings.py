@@ -21,7 +21,14 @@ from batuta.spec.yaml_reader import YamlReader
 class Settings(BaseModel):
     """A mapping that people write in camelCase; an unknown key is an error."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_default=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
 
 
 Model = TypeVar("Model", bound=Settings)
@@ -107,11 +114,8 @@ class YamlSource:
 
     def nearest(self, path: Sequence[str | int]) -> tuple[str, int, int]:
         """The place of the value, or of the last one on the way to it that the file has."""
-        for length in range(len(path), -1, -1):
-            found = self.place(path[:length])
-            if found is not None:
-                return found
-        return self.file, 1, 1
+        places = (self.place(path[:length]) for length in range(len(path), -1, -1))
+        return next(place for place in places if place is not None)
 
 
 def _child(node: yaml.Node, word: str | int) -> yaml.Node | None:

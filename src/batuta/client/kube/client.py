@@ -15,9 +15,8 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 from batuta.apitypes import resources as a
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.from_task import TaskManifests
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.client.connection import JobClient
 from batuta.client.errors import ClientError, WaitTimeoutError
 from batuta.client.kube import reading, writing

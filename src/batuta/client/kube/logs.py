@@ -15,8 +15,7 @@ from batuta.backends.kube.client.informer import Informer
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.jobtypes import JobTypes, load_job_types
 from batuta.backends.kube.names import REPORT_PREFIX
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.client.connection import MAX_RANKS
 from batuta.client.errors import ClientError, OutputGoneError
 

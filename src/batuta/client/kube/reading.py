@@ -20,8 +20,7 @@ from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.informer import Change, Informer
 from batuta.backends.kube.client.kinds import NODE, POD, PRIORITY_CLASS, Kind
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import Condition, UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, Condition, UnifiedJob
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.client.kube.logs import labels_of
 from batuta.client.kube.views import job_view, node_views, seconds

@@ -20,9 +20,8 @@ from batuta.backends.kube.health.taints import cordoned_by, cordoned_s
 from batuta.backends.kube.operator.nodes import ill_cards, is_open, is_unhealthy, read_node
 from batuta.backends.kube.unified_job.from_task import lead_pod
 from batuta.backends.kube.unified_job.model import SizeChoiceStatus, TrainerStatus, UnifiedJob
-from batuta.backends.kube.unified_job.node_requirements import node_requirements, parse_quantity
-from batuta.backends.kube.unified_job.node_requirements import pod_requests as template_requests
-from batuta.backends.kube.unified_job.to_job import pinned_replicas
+from batuta.backends.kube.unified_job.to_job import node_requirements, parse_quantity, pinned_replicas
+from batuta.backends.kube.unified_job.to_job import pod_requests as template_requests
 from batuta.client.errors import AnswerError, ApiError
 from batuta.core.health_record import WHOLE_NODE
 from batuta.spec.skypilot_keys import endpoints

@@ -20,10 +20,9 @@ from batuta.backends.kube.client.kinds import NODE, Kind
 from batuta.backends.kube.health.annotations import records_on
 from batuta.backends.kube.health.taints import EFFECT, own_taint
 from batuta.backends.kube.objects import Batch
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.trial.model import TRIAL_RUN, MeasuredRun, TrialRun
 from batuta.backends.kube.unified_job.from_task import DOCKER, TaskManifests, from_task
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.client.errors import ClientError
 from batuta.client.kube.views import read_number

@@ -19,7 +19,7 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.operator.nodes import count
-from batuta.backends.kube.operator.workqueue import AskFn, delete_pod
+from batuta.backends.kube.operator.workqueue import AskFn, delete_object
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target
@@ -176,7 +176,7 @@ class BurnInController:
             again = outcome_of(pod)[0] is Outcome.AGAIN
             if (mark not in wanted or again) and not pod.metadata.deletion_timestamp:
                 meta = pod.metadata
-                do = partial(delete_pod, name=meta.name, namespace=meta.namespace, uid=meta.uid)
+                do = partial(delete_object, POD, meta)
                 self._ask(f"health//delete/{meta.uid}", do, now_s)
         for mark, attempt in wanted.items():
             if mark not in self._pods:

@@ -41,8 +41,7 @@ from batuta.backends.kube.health.state import (
 from batuta.backends.kube.health.taints import NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
-from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written, build_event, create_event
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, Cordon, Order, Record, RestartJob, State, Target

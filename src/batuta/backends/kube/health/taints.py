@@ -21,9 +21,9 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Conflict, NotFound
 from batuta.backends.kube.client.kinds import NODE
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.health.annotations import OWN, read_node_health
 from batuta.backends.kube.health.state import HealthState
-from batuta.backends.kube.operator.gangs import seconds
 from batuta.backends.kube.operator.workqueue import AskFn
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine

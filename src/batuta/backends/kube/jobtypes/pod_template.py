@@ -16,7 +16,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.jobtypes.job_type import JOB, POD, SERVICE, Child, Manifest, Run, Update, metadata, sealed
 from batuta.backends.kube.names import units_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.backends.kube.unified_job.node_requirements import parse_quantity
+from batuta.backends.kube.unified_job.to_job import parse_quantity
 from batuta.spec.replica_env import cluster_info
 from batuta.spec.task_env import is_set_by_batuta
 

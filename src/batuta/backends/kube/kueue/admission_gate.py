@@ -39,12 +39,11 @@ from batuta.backends.kube.kueue.workload import (
     workload_name,
 )
 from batuta.backends.kube.kueue.workload_cache import WorkloadCache
-from batuta.backends.kube.operator.admission import GateResult, JobRequest, PendingReason
-from batuta.backends.kube.operator.context import JobReconciler
+from batuta.backends.kube.operator.context import GateResult, JobReconciler, PendingReason
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
+from batuta.backends.kube.unified_job.to_job import JobRequest
 from batuta.core.job import DesiredState, Job, JobId
 
 _NO_KUEUE: Final = ("WaitingForKueue", "the cluster does not know Workloads of Kueue, which shall decide")

@@ -18,8 +18,7 @@ from batuta.backends.kube.client.kinds import ConfigMap, Kind
 from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import QUEUE_FILES, KueueObject
 from batuta.backends.kube.objects import Batch, Meta
-from batuta.backends.kube.operator.events import build_event, create_event
-from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written, build_event, create_event, reference
 from batuta.core import event as ev
 from batuta.core.event import Event
 from batuta.core.quota import Cohort, LocalQueue, Quota
@@ -59,9 +58,7 @@ class QuotaEventRecorder:
         for fault in new[:_MOST]:
             self._told[fault.metadata.uid] = fault.sentence
             _log.warning("%s %s: %s", fault.kind.name, fault.metadata.name, fault.sentence)
-            about = {"name": fault.metadata.name, "namespace": fault.metadata.namespace, "uid": fault.metadata.uid}
-            about |= {"apiVersion": fault.kind.api_version, "kind": fault.kind.name}
-            text = fault.sentence
+            about, text = reference(fault.kind, fault.metadata), fault.sentence
             event = build_event(about, "Refused", text, now_s, "Warning", said=text, action="ReadQuota")
             self._ask(f"kueue//event/{event['metadata']['name']}", partial(create_event, event), now_s)
 

@@ -6,17 +6,13 @@ It needs what the role `system:auth-delegator` has: to create TokenReviews and S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import msgspec
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Unreadable
-
-_TOKENS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-_ACCESS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +33,21 @@ class _UserInfo(msgspec.Struct):
     extra: dict[str, list[str]] = {}
 
 
-class _TokenStatus(msgspec.Struct):
+class _Status(msgspec.Struct):
+    """Of a TokenReview or a SubjectAccessReview."""
+
     authenticated: bool = False
     user: _UserInfo = msgspec.field(default_factory=_UserInfo)
-
-
-class _AccessStatus(msgspec.Struct):
     allowed: bool = False
 
 
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
-
-
-class _AccessReview(msgspec.Struct):
-    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+class _Review(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
 
 
 async def review(api: Api, token: str) -> ReviewedUser | None:
     """The user of a token; None if the cluster does not know it. Raises ApiError if the review fails."""
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-    found = _decoded(_TokenReview, await api.raw("POST", _TOKENS, body)).status
+    found = await _ask(api, "authentication.k8s.io/v1", "TokenReview", {"token": token})
     if not found.authenticated:
         return None
     may_see = await _may(api, found.user, "list")
@@ -65,19 +55,15 @@ async def review(api: Api, token: str) -> ReviewedUser | None:
 
 
 async def _may(api: Api, user: _UserInfo, verb: str) -> bool:
-    spec: dict[str, Any] = {
-        "user": user.username,
-        "uid": user.uid,
-        "groups": user.groups,
-        "extra": user.extra,
-        "resourceAttributes": {"verb": verb, "group": names.GROUP, "resource": names.PLURAL},
-    }
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    return _decoded(_AccessReview, await api.raw("POST", _ACCESS, body)).status.allowed
+    who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    spec = {**who, "resourceAttributes": {"verb": verb, "group": names.GROUP, "resource": names.PLURAL}}
+    return (await _ask(api, "authorization.k8s.io/v1", "SubjectAccessReview", spec)).allowed
 
 
-def _decoded(kind: type[T], got: bytes) -> T:
+async def _ask(api: Api, version: str, kind: str, spec: dict[str, Any]) -> _Status:
+    body = {"apiVersion": version, "kind": kind, "spec": spec}
+    got = await api.raw("POST", f"/apis/{version}/{kind.lower()}s", body)
     try:
-        return msgspec.json.decode(got, type=kind)
+        return msgspec.json.decode(got, type=_Review).status
     except msgspec.MsgspecError as error:
         raise Unreadable(f"the answer to a review cannot be read: {error}") from error

@@ -10,37 +10,45 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
+from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
+from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, QUOTA
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import ALWAYS, IF_SERVED, QUOTA
-from batuta.backends.kube.operator.workqueue import Changed, Inbox, Written
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteQueue, Written, patch_object
 from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.core.event import Event, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Command, Decision, Plan, Preempt, Stop
+from batuta.core.reason import Evidence
 from batuta.core.world import World
 from batuta.engine.observers import Observer
 from batuta.engine.ports import EventBuffer
 
 _LONGEST_WAIT_S = 3600.0
+_PARK: Final = "park/"
 
 
+@dataclass(slots=True, eq=False)
 class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
-    def __init__(self, reconciler: Reconciler, said: EventBuffer, inbox: Inbox, clock: Callable[[], float]) -> None:
-        """`said` is where the reconciler puts its events. `clock` never goes backwards."""
-        self.reconciler = reconciler
-        self._said = said
-        self._inbox = inbox
-        self._clock = clock
+    reconciler: Reconciler
+    said: EventBuffer
+    """Where the reconciler puts its events."""
+    inbox: Inbox
+    clock: Callable[[], float]
+    """Never goes backwards."""
 
     def look_first(self) -> None:
         """Takes in what the informers have listed, before anything is decided."""
-        now_s = self._clock()
-        waiting = [message for message in self._inbox.take(0.0) if isinstance(message, Changed)]
+        now_s = self.clock()
+        waiting = [message for message in self.inbox.take(0.0) if isinstance(message, Changed)]
         # Objects that are referred to come before those that refer to them.
         order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
@@ -61,12 +69,12 @@ class KubeBackend:
     def next_events(self, until_s: float | None) -> Sequence[Event]:
         woken = False
         while True:
-            now_s = self._clock()
+            now_s = self.clock()
             self.reconciler.drive(now_s)
-            if self._said:
-                return self._said.take(until_s)
+            if self.said:
+                return self.said.take(until_s)
             if until_s is not None and now_s >= until_s:
-                return self._said.nothing_until(until_s)
+                return self.said.nothing_until(until_s)
             if woken:
                 return []
             next_s = self.reconciler.next_s()
@@ -81,15 +89,15 @@ class KubeBackend:
 
     def wake(self) -> None:
         """Makes `next_events` return soon. May be called by any thread."""
-        self._inbox.put(None)
+        self.inbox.put(None)
 
     def _wait(self, until_s: float) -> bool:
         """Waits for news, at most until a time; whether it was woken."""
-        timeout_s = min(max(0.0, until_s - self._clock()), _LONGEST_WAIT_S)
+        timeout_s = min(max(0.0, until_s - self.clock()), _LONGEST_WAIT_S)
         woken = False
         now_s = 0.0
-        for message in self._inbox.take(timeout_s):
-            now_s = now_s or self._clock()
+        for message in self.inbox.take(timeout_s):
+            now_s = now_s or self.clock()
             match message:
                 case None:
                     woken = True
@@ -152,21 +160,55 @@ class OutlookObserver(Observer):
             if decision is not None and run.waits(str(decision)):
                 self._reconciler.touch(job)
         elif isinstance(run, UnifiedJobReconciler):
-            is_news = run.outlook.progresses(world.progress.get(job), _left_s(world, row), world.now_s)
+            rate, remaining_s = float(world.jobs.rate[row]), float(world.jobs.remaining_s[row])
+            left_s = remaining_s / rate if rate > 0 and math.isfinite(remaining_s / rate) else None
+            is_news = run.outlook.progresses(world.progress.get(job), left_s, world.now_s)
             decision = _decision(plan, row, job)
             if decision is not None:
-                restarts = int(world.jobs.restarts[row])
-                state = world.state_of(row)
-                is_news |= run.outlook.changes(state, decision.reason, str(decision), restarts)
+                is_news |= run.outlook.changes(world.state_of(row), decision.reason, str(decision))
             if is_news:
                 self._reconciler.touch(job)
 
 
-def _left_s(world: World, row: int) -> float | None:
-    """How long a job runs on at the size that it has; None if unknown, or if it does not run."""
-    rate, remaining_s = float(world.jobs.rate[row]), float(world.jobs.remaining_s[row])
-    left_s = remaining_s / rate if rate > 0 else math.inf
-    return left_s if math.isfinite(left_s) else None
+class ParkingController:
+    """Sets `suspend` once on each job that the World has parked because it left its GPUs idle.
+
+    Without it the next operator would start the job again, and its user could not resume it. For the engine's thread.
+    """
+
+    def __init__(self, world: World, observed: ObjectCache, writes: WriteQueue) -> None:
+        self._world = world
+        self._observed = observed
+        self._writes = writes
+        self._done: dict[JobId, Evidence] = self._parked()
+        """What an earlier operator parked is not parked again: its user may have resumed it."""
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        """What is parked is known from the World."""
+
+    def heard(self, written: Written, now_s: float) -> None:
+        if written.key.startswith(_PARK) and written.error is not None:
+            self._done.pop(written.key.removeprefix(_PARK), None)
+
+    def drive(self, now_s: float) -> None:
+        parked = self._parked()
+        for job in [job for job in self._done if job not in parked]:
+            del self._done[job]
+        for job, why in parked.items():
+            uj = self._observed.unified_jobs.get(job)
+            if self._done.get(job) == why or uj is None:
+                continue
+            # With its uid, because another job may have the name by now.
+            body = {"metadata": {"uid": uj.metadata.uid}, "spec": {"suspend": True}}
+            do = partial(patch_object, UNIFIED_JOB, uj.metadata, body)
+            if uj.spec.suspend or self._writes.ask(f"{_PARK}{job}", do, now_s):
+                self._done[job] = why
+
+    def next_s(self) -> float:
+        return math.inf
+
+    def _parked(self) -> dict[JobId, Evidence]:
+        return {job: idle.parked for job, idle in self._world.idle.items() if idle.parked}
 
 
 def _decision(plan: Plan, row: int, job: JobId) -> Decision | None:

@@ -16,13 +16,11 @@ from typing import Any
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.client.api import Api, Propagation
-from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.client.api import Propagation
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.operator.gangs import Owners
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import WriteQueue
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.operator.workqueue import WriteQueue, delete_object
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core.job import JobId
 
 _ENDS = ("Complete", "Failed", "Succeeded")
@@ -55,12 +53,10 @@ class FinishedJobs:
         self._uid.pop(job, None)
 
     def has_pod(self, pod: objects.Pod) -> bool:
-        """Whether a pod is over and belongs to one of them."""
         name = pod.metadata.labels.get(names.JOB_NAME)
         return name is not None and is_over(pod) and f"{pod.metadata.namespace}/{name}" in self._uid
 
     def owns(self, meta: objects.Meta) -> bool:
-        """Whether an object belongs to one of them."""
         uid = self._uid.get(f"{meta.namespace}/{meta.labels.get(names.JOB_NAME, '')}")
         return uid is not None and any(owner.uid == uid for owner in meta.owner_references)
 
@@ -79,14 +75,9 @@ class FinishedJobs:
 def delete_unified_job(writes: WriteQueue, job: JobId, uid: str, now_s: float) -> None:
     """Deletes the object of a job, and with it all that it owns."""
     namespace, _, name = job.partition("/")
-    writes.ask(f"{job}//delete/{uid}", partial(_delete, name, namespace, uid), now_s)
-
-
-async def _delete(name: str, namespace: str, uid: str, api: Api) -> None:
-    try:
-        await api.delete(UNIFIED_JOB, name, namespace, uid=uid, propagation=Propagation.BACKGROUND)
-    except NotFound:
-        return
+    meta = objects.Meta(name=name, namespace=namespace, uid=uid)
+    do = partial(delete_object, UNIFIED_JOB, meta, propagation=Propagation.BACKGROUND)
+    writes.ask(f"{job}//delete/{uid}", do, now_s)
 
 
 # -------------------------------------------------------------------- what informers keep of finished objects
@@ -108,21 +99,12 @@ def _slim_parts(node: str, scheduler: str, phase: str) -> tuple[objects.PodSpec,
 
 def slim_batch(job: objects.Batch) -> objects.Batch:
     """A Job or MPIJob; of one that is over only what tells which it was."""
-    return objects.Batch(metadata=_slim(job.metadata)) if _has_ended(job.status) else job
+    return objects.Batch(metadata=_slim(job.metadata)) if objects.has_condition(job.status, *_ENDS) else job
 
 
 def slim_unified_job(job: UnifiedJob) -> UnifiedJob:
     """A UnifiedJob; of one that is over only what tells which it was."""
-    return UnifiedJob(metadata=_slim(job.metadata)) if _has_ended(job.raw_status) else job
-
-
-def _has_ended(status: Any) -> bool:
-    listed = status.get("conditions") if isinstance(status, dict) else None
-    return any(
-        one.get("type") in _ENDS and one.get("status") == "True"
-        for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, dict)
-    )
+    return UnifiedJob(metadata=_slim(job.metadata)) if objects.has_condition(job.raw_status, *_ENDS) else job
 
 
 def _slim(meta: objects.Meta) -> objects.Meta:
@@ -138,14 +120,12 @@ def _slim(meta: objects.Meta) -> objects.Meta:
         labels=labels,
         annotations=_NOTHING,
         owner_references=_NOBODY,
-        finalizers=_NO_ONE,
     )
 
 
 # Objects of an informer are never changed in place, so all share these.
 _NOTHING: dict[str, str] = {}
 _NOBODY: list[objects.OwnerReference] = []
-_NO_ONE: list[str] = []
 
 
 @dataclass(slots=True)
@@ -201,7 +181,6 @@ class ObjectCache:
         return key
 
     def owned(self, table: dict[str, objects.Batch], job: JobId) -> list[objects.Batch]:
-        """The objects of a table that belong to a UnifiedJob."""
         name = job.partition("/")[2]
         found = (table[key] for key in sorted(self._owned.get(job, ())) if key in table)
         return [one for one in found if one.metadata.labels.get(names.JOB_NAME) == name]
@@ -223,10 +202,3 @@ class ObjectCache:
         """Whether a namespace is being deleted, and everything in it sooner or later."""
         found = self.namespaces.get(namespace)
         return found is not None and bool(found.metadata.deletion_timestamp)
-
-    def priority(self, name: str) -> int:
-        """The number behind the name of a priority; that of the default where nothing is named."""
-        if name:
-            found = self.priorities.get(name)
-            return 0 if found is None else found.value
-        return next((one.value for one in self.priorities.values() if one.global_default), 0)

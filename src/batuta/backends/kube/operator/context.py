@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.jobtypes import JobTypes, load_job_types
-from batuta.backends.kube.operator.admission import AdmissionGate, admit_all
 from batuta.backends.kube.operator.gangs import Owners
 from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.backends.kube.progress.log_reader import LogSubscriptions
-from batuta.core.cluster import NodeName, Placement, Span
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import JobRequest
+from batuta.core.cluster import NodeName, Placement, Span, placement_of
 from batuta.core.event import Event
 from batuta.core.job import Job, JobId, SizeChoice
 from batuta.engine.jobs.backoff import Backoff
 from batuta.prediction.application_history import choose_size
+
+REFUSAL_BACKOFF: Final = Backoff(2.0, 300.0)
+"""Before a job is tried again that the nodes would not have."""
+RESTART_BACKOFF: Final = Backoff(10.0, 360.0)
+"""Before a job starts again that failed by its own doing, as for Jobs of batch/v1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,13 @@ class PodPlacement:
 
     pod: objects.Pod
     place: Span | None
+
+
+def placement_from(places: Sequence[Span]) -> Placement:
+    """The placement of pods in this order; pods without GPUs are the replicas of a CPU-only job."""
+    if not any(place.gpus for place in places):
+        return Placement(tuple(places))
+    return placement_of((place.node, gpu) for place in places for gpu in place.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +60,36 @@ class Timing:
 
     gang_timeout_s: float = 300.0
     """A gang whose binding takes longer than this gives its places back."""
-    echo_s: float = 60.0
-    """A binding that no watch event has confirmed for so long did not happen."""
-    backoff_s: float = 2.0
-    """Before a job is tried again that the nodes would not have; it doubles."""
-    longest_backoff_s: float = 300.0
-    restart_backoff_s: float = 10.0
-    """Before a job starts again that failed by its own doing; it doubles, as for Jobs of batch/v1."""
-    longest_restart_backoff_s: float = 360.0
+    refusal_backoff: Backoff = REFUSAL_BACKOFF
+    restart_backoff: Backoff = RESTART_BACKOFF
 
-    @property
-    def refusal_backoff(self) -> Backoff:
-        """After bindings that were refused."""
-        return Backoff(self.backoff_s, self.longest_backoff_s)
 
-    @property
-    def restart_backoff(self) -> Backoff:
-        """After failures of a job's own."""
-        return Backoff(self.restart_backoff_s, self.longest_restart_backoff_s)
+class PendingReason(NamedTuple):
+    """Why a job is kept out."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What the World shall know of a job."""
+
+    asked: JobRequest
+    """Without a job while it is kept out."""
+    waiting: PendingReason | None = None
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """What its pods tolerate beyond what their template says."""
+
+
+AdmissionGate: TypeAlias = Callable[[UnifiedJob, JobRequest, bool], GateResult]
+"""Asked whenever a job is looked at, and whether it is inside: the World knows it, or its pods are there. Such a job
+can be parked, but not kept out."""
+
+
+def admit_all(uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
+    """Admits every job as it is."""
+    return GateResult(asked)
 
 
 @dataclass(slots=True)
@@ -113,14 +138,15 @@ class JobReconciler(Protocol):
     id: JobId
     wanted: Placement | None
     is_ending: bool
+    is_over: bool
+    due_s: float
+    """When it wants to be driven even if nothing happens."""
 
     def pods(self) -> Mapping[str, objects.Pod]:
         """All its pods, by key."""
-        ...
 
     def want(self, placement: Placement | None) -> None:
         """The World has decided where it shall be; None for nowhere."""
-        ...
 
     def see(self, pod: objects.Pod) -> None: ...
 
@@ -128,34 +154,20 @@ class JobReconciler(Protocol):
 
     def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
         """The binding that it requested last is not possible."""
-        ...
 
     @property
     def is_booked(self) -> bool:
         """Whether what its pods hold is in the World's books under its name."""
-        ...
 
     def holds(self, key: str) -> bool:
         """Whether that is so for one of its pods; what the others hold counts as used by others."""
-        ...
 
     @property
     def is_urgent(self) -> bool:
         """Whether it holds something that it cannot use before more pods are bound."""
-        ...
 
     def leaves(self, pod: objects.Pod) -> bool:
         """Whether a pod of it gives its place back soon."""
-        ...
 
     def drive(self, now_s: float) -> None:
         """Does the next thing that brings it to where it shall be. Called when something changed."""
-        ...
-
-    @property
-    def due_s(self) -> float:
-        """When it wants to be driven even if nothing happens."""
-        ...
-
-    @property
-    def is_over(self) -> bool: ...

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Binding, Group, Member, Refusal
@@ -20,6 +21,13 @@ from batuta.core.job import JobId
 BIND = "bind/"
 
 
+class _Failed(NamedTuple):
+    """Why a binding did not work, and the node if it may be because of that."""
+
+    why: str
+    node: NodeName = ""
+
+
 @dataclass(slots=True)
 class _InFlightBinding:
     """A pod group whose bindings are in flight."""
@@ -29,14 +37,6 @@ class _InFlightBinding:
     left: dict[str, Binding]
     """By uid of the pod: bindings without an answer yet."""
     failed: list[_Failed] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """Why a binding did not work, and the node if it may be because of that."""
-
-    why: str
-    node: NodeName = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,10 @@ class GangBinder:
         return True
 
     def next_s(self) -> float:
-        """When a group has waited for too long."""
         first = next(iter(self._postponed_s.values()), None)
         return math.inf if first is None else first[1] + self._timing.gang_timeout_s
 
     def forget(self, job: JobId) -> None:
-        """A job is over: forgets what it waits for."""
         self.refusals.pop(job, None)
         self._release(job)
         for key in [key for key, (pod_group, _) in self._postponed_s.items() if pod_group.job == job]:
@@ -190,24 +188,12 @@ class GangBinder:
             self._ask(binding, now_s)
 
     def _ask(self, binding: Binding, now_s: float) -> None:
-        meta = binding.pod.metadata
-        do = partial(
-            _bind_pod,
-            namespace=meta.namespace,
-            pod=meta.name,
-            uid=meta.uid,
-            node=binding.node,
-            annotations=dict(binding.annotations),
-        )
-        self._writes.ask(BIND + meta.uid, do, now_s)
-
-    # ------------------------------------------------------------------------------------------- answers
+        self._writes.ask(BIND + binding.pod.metadata.uid, partial(_bind_pod, binding), now_s)
 
     def heard(self, answer: Written, now_s: float) -> BindFailure | None:
         """Takes in the answer to a binding; a group of which one pod failed is refused as a whole."""
         uid = answer.key.removeprefix(BIND)
-        underway = self._underway.get(self._party_of.get(uid, ""))
-        if underway is None or uid not in underway.left:
+        if (underway := self._open(uid)) is None:
             return None
         error, in_time = answer.error, now_s < underway.since_s + self._timing.gang_timeout_s
         if error is None:
@@ -220,20 +206,23 @@ class GangBinder:
     def saw(self, pod: objects.Pod) -> BindFailure | None:
         """The pod is on a node, so its binding was done, whatever became of the answer; or another was."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        underway = self._underway.get(self._party_of.get(uid, ""))
-        if underway is None or uid not in underway.left or not node:
+        underway = self._open(uid)
+        if underway is None or not node:
             return None
         if node != underway.left[uid].node:
             return self._give_up(uid, underway, _Failed(f"somebody else has bound {pod.metadata.name}"))
         return self._answered(uid, underway)
 
     def lost(self, pod: objects.Pod) -> BindFailure | None:
-        """The pod is gone, so the rest of its group cannot be bound."""
         uid = pod.metadata.uid
-        underway = self._underway.get(self._party_of.get(uid, ""))
-        if underway is None or uid not in underway.left:
+        if (underway := self._open(uid)) is None:
             return None
         return self._give_up(uid, underway, _Failed(f"pod {pod.metadata.name} is gone"))
+
+    def _open(self, uid: str) -> _InFlightBinding | None:
+        """The group of a pod whose binding has no answer yet."""
+        underway = self._underway.get(self._party_of.get(uid, ""))
+        return underway if underway is not None and uid in underway.left else None
 
     def _group(self, pod_group: PodGroup) -> Group:
         members = (
@@ -303,5 +292,6 @@ def _failed(error: ApiError, node: NodeName) -> _Failed:
     return _Failed(error.message, node)
 
 
-async def _bind_pod(api: Api, *, namespace: str, pod: str, uid: str, node: str, annotations: dict[str, str]) -> None:
-    await api.bind(namespace, pod, uid, node, annotations)
+async def _bind_pod(binding: Binding, api: Api) -> None:
+    meta = binding.pod.metadata
+    await api.bind(meta.namespace, meta.name, meta.uid, binding.node, dict(binding.annotations))

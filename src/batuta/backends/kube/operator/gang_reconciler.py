@@ -7,125 +7,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import pod_key
 from batuta.backends.kube.client.api import Api, Patch
 from batuta.backends.kube.client.errors import NotFound
-from batuta.backends.kube.client.kinds import EVENT, POD
-from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext
-from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of, placement_from, seconds
-from batuta.backends.kube.operator.workqueue import delete_pod
+from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext, placement_from
+from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of
+from batuta.backends.kube.operator.workqueue import build_event, create_event, delete_object, reference
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job, JobId, JobState
+from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome, RunEnd
-from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    Conclude,
-    Desired,
-    Fit,
-    GiveUp,
-    Grace,
-    Maintain,
-    Observed,
-    ObservedRun,
-    RunPhase,
-    Stop,
-    reconcile,
-)
 
 UNSCHEDULABLE: Final = "Unschedulable"
-_LONGEST_NOTE: Final = 1024
-_LONGEST_NAME: Final = 220
-
-
-def shows_unschedulable(pod: objects.Pod, message: str) -> bool:
-    """Whether the pod says already why it waits."""
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
-    )
-
-
-async def tell(pod: objects.Pod, message: str, now_s: float, api: Api) -> None:
-    """Writes on a pod why it waits, and an event beside it."""
-    meta = pod.metadata
-    when = datetime.fromtimestamp(now_s, UTC)
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": UNSCHEDULABLE,
-        "message": message,
-        "lastTransitionTime": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    try:
-        await api.patch(
-            POD,
-            meta.name,
-            {"status": {"conditions": [condition]}},
-            meta.namespace,
-            how=Patch.STRATEGIC,
-            subresource="status",
-        )
-    except NotFound:
-        return
-    await api.create(EVENT, _event(meta, message, when), meta.namespace)
-
-
-def _event_name(meta: objects.Meta, when: datetime) -> str:
-    """A name that no other event has: names may not end with a dot, so the server cannot make one up."""
-    return f"{meta.name[:_LONGEST_NAME]}.{meta.uid[:8]}{int(when.timestamp() * 1e6):x}"
-
-
-def _event(meta: objects.Meta, message: str, when: datetime) -> dict[str, Any]:
-    return {
-        "apiVersion": EVENT.api_version,
-        "kind": EVENT.name,
-        "metadata": {"name": _event_name(meta, when), "namespace": meta.namespace},
-        "eventTime": when.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": names.SCHEDULER,
-        "reportingInstance": names.SCHEDULER,
-        "action": "Scheduling",
-        "reason": "FailedScheduling",
-        "type": "Warning",
-        "note": message[:_LONGEST_NOTE],
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-        },
-    }
-
-
 TELL_EVERY_S: Final = 30.0
 PATIENCE_S: Final = 5.0
 """Missing members are not reported for so long: they are just being created."""
+BEFORE_ALL: Final = 2**31
+"""A priority that no pod can have."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingNotice:
     """What one gang has to say. Methods that return a time may be called again then, to say the rest."""
 
-    __slots__ = ("_context", "_job", "_missing_s", "_told_s", "_why", "refusal")
-
-    def __init__(self, context: ReconcileContext, job: JobId) -> None:
-        self._context = context
-        self._job = job
-        self._why = ""
-        self._told_s = -math.inf
-        self._missing_s = math.inf
-        """Since when members were missing first."""
-        self.refusal = ""
-        """Why the last binding was refused; empty since one succeeded."""
+    context: ReconcileContext
+    job: JobId
+    refusal: str = ""
+    """Why the last binding was refused; empty since one succeeded."""
+    _why: str = ""
+    _told_s: float = -math.inf
+    _missing_s: float = math.inf
+    """Since when members were missing first."""
 
     def set(self, why: str) -> bool:
-        """Notes why it waits; whether that is news."""
         if self.refusal:
             why = f"{why}; when it was tried: {self.refusal}"
         is_news, self._why = why != self._why, why
@@ -137,15 +59,15 @@ class PendingNotice:
 
     def tell(self, pods: Iterable[objects.Pod], now_s: float) -> float:
         """Writes it on those of the pods that have no node."""
-        told = [pod for pod in pods if not pod.spec.node_name and not shows_unschedulable(pod, self._why)]
+        told = [pod for pod in pods if not pod.spec.node_name and not _shows(pod, self._why)]
         if not self._why or not told:
             return math.inf
         if now_s < self._told_s + TELL_EVERY_S:
             return self._told_s + TELL_EVERY_S
         self._told_s = now_s
         for pod in told:
-            do = partial(tell, pod, self._why, now_s)
-            self._context.writes.ask(f"{self._job}//waits/{pod.metadata.uid}", do, now_s)
+            do = partial(_tell, pod, self._why, now_s)
+            self.context.writes.ask(f"{self.job}//waits/{pod.metadata.uid}", do, now_s)
         return math.inf
 
     def tell_missing(self, size: int | None, pods: Sequence[objects.Pod], now_s: float) -> float:
@@ -158,10 +80,7 @@ class PendingNotice:
         return self.tell(pods, now_s)
 
 
-BEFORE_ALL: Final = 2**31
-"""A priority that no pod can have."""
-
-
+@dataclass(slots=True, eq=False)
 class UnplannedPlacements:
     """One gang's. While a part of it is bound it goes before all others, and keeps what becomes free.
 
@@ -169,20 +88,16 @@ class UnplannedPlacements:
     bound can always be made whole, and they never wait for each other in a circle.
     """
 
-    __slots__ = ("_context", "_job", "_partly_s", "_refusals", "not_before_s")
-
-    def __init__(self, context: ReconcileContext, job: JobId) -> None:
-        self._context = context
-        self._job = job
-        self._refusals = 0
-        self._partly_s: float | None = None
-        """Since when only a part of it is bound."""
-        self.not_before_s = 0.0
-        """After a refusal: until then it is no use to ask again."""
+    context: ReconcileContext
+    job: JobId
+    not_before_s: float = 0.0
+    """After a refusal: until then it is no use to ask again."""
+    _refusals: int = 0
+    _partly_s: float | None = None
+    """Since when only a part of it is bound."""
 
     @property
     def is_partly_bound(self) -> bool:
-        """Whether a part of it holds GPUs and waits for the others."""
         return self._partly_s is not None
 
     def note_partly_bound(self, is_partly: bool, now_s: float) -> None:
@@ -192,12 +107,10 @@ class UnplannedPlacements:
             self._partly_s = now_s
 
     def back_off(self, now_s: float) -> None:
-        """It was refused: each time it waits longer."""
         self._refusals += 1
-        self.not_before_s = now_s + self._context.timing.refusal_backoff.pause_s(self._refusals)
+        self.not_before_s = now_s + self.context.timing.refusal_backoff.pause_s(self._refusals)
 
     def forget_refusals(self) -> None:
-        """All pods are bound."""
         self._refusals, self.not_before_s = 0, 0.0
 
     def ask(self, key: str, pods: Iterable[objects.Pod], now_s: float) -> float:
@@ -210,36 +123,19 @@ class UnplannedPlacements:
         first = waiting[0].pod
         priority, keeps_until_s = first.spec.priority, 0.0
         if self._partly_s is not None:
-            priority, keeps_until_s = BEFORE_ALL, self._partly_s + self._context.timing.gang_timeout_s
+            priority, keeps_until_s = BEFORE_ALL, self._partly_s + self.context.timing.gang_timeout_s
         since_s = seconds(first.metadata.creation_timestamp)
-        self._context.request_binding(PodGroup(key, self._job, waiting, priority, since_s, keeps_until_s))
+        self.context.request_binding(PodGroup(key, self.job, waiting, priority, since_s, keeps_until_s))
         return math.inf
 
 
 class GangReconciler:
-    """A gang, or one pod. Unlike pods, and pods without GPUs, are placed by the binder alone.
+    """A gang, or one pod. The binder alone places pods that are unlike each other, and pods without GPUs.
 
-    So do those that are missing in a gang of which a part is bound, though no plan for it is known. A
-    pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
-    what it holds as used by others, until it is whole.
+    The binder also places the members that are missing in a gang of which a part is bound without a plan. A bound pod
+    cannot be taken back without killing it: the World has such a gang parked, and counts what it holds as used by
+    others, until the gang is whole.
     """
-
-    __slots__ = (
-        "_context",
-        "_extra",
-        "_has_started",
-        "_is_unsure",
-        "_job",
-        "_notice",
-        "_parked_s",
-        "_pods",
-        "_unplanned",
-        "due_s",
-        "id",
-        "is_ending",
-        "is_over",
-        "wanted",
-    )
 
     def __init__(self, context: ReconcileContext, gang: GangId, known: KnownJob | None = None) -> None:
         self.id: JobId = str(gang)
@@ -272,7 +168,6 @@ class GangReconciler:
         self._extra.discard(key)
 
     def want(self, placement: Placement | None) -> None:
-        """The World has decided where it shall be; None for nowhere."""
         self.wanted = placement
         self._has_started = False
 
@@ -290,7 +185,6 @@ class GangReconciler:
         self._context.say(ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid))
 
     def leaves(self, pod: objects.Pod) -> bool:
-        """Whether a pod of it gives its place back soon."""
         return self.is_booked and self.wanted is None
 
     def waits(self, why: str) -> bool:
@@ -299,16 +193,13 @@ class GangReconciler:
 
     @property
     def is_booked(self) -> bool:
-        """Whether what it holds is in the World's books under its name."""
         return self._job is not None and self._parked_s is None
 
     def holds(self, key: str) -> bool:
-        """Whether that is so for one of its pods."""
         return self.is_booked and key not in self._extra
 
     @property
     def is_urgent(self) -> bool:
-        """A part of it holds GPUs and waits for the others."""
         return self._unplanned.is_partly_bound
 
     # ------------------------------------------------------------------------------------------- its turn
@@ -335,31 +226,31 @@ class GangReconciler:
         """Asks what comes next, and carries it out. It has no restarts: its owner makes pods again."""
         is_deleted = outcome is not None and outcome.end is RunEnd.STOPPED
         # The kubelet sees to it that pods end in time, and pods of others are not asked to save.
-        desired = Desired(self.wanted, is_ending=self.is_ending or is_deleted, grace=Grace(stop_s=math.inf))
-        run = ObservedRun(
-            RunPhase.RUNNING if self._has_started else RunPhase.STARTING,
-            Fit.RESTART if self.wanted is None else Fit.SAME,
+        desired = jobs.Desired(self.wanted, is_ending=self.is_ending or is_deleted, grace=jobs.Grace(stop_s=math.inf))
+        run = jobs.ObservedRun(
+            jobs.RunPhase.RUNNING if self._has_started else jobs.RunPhase.STARTING,
+            jobs.Fit.RESTART if self.wanted is None else jobs.Fit.SAME,
             is_adopted=outcome is not None or not self._is_unsure,
             is_announced=self._has_started,
             outcome=outcome,
         )
         has_failed = outcome is not None and outcome.end is RunEnd.FAILED
-        for action in reconcile(desired, Observed(run, failures=int(has_failed)), now_s).actions:
+        for action in jobs.reconcile(desired, jobs.Observed(run, failures=int(has_failed)), now_s).actions:
             self._carry_out(action, now_s)
 
-    def _carry_out(self, action: Action, now_s: float) -> None:
+    def _carry_out(self, action: jobs.Action, now_s: float) -> None:
         assert self._job is not None
         match action:
-            case Adopt():
+            case jobs.Adopt():
                 self._take_up(self._job, now_s)
-            case Maintain():
+            case jobs.Maintain():
                 assert self.wanted is not None
                 self._take_seats(self._job, self.wanted, self._pods.staying(), now_s)
-            case Stop():
+            case jobs.Stop():
                 self._clear(self._pods.staying(), now_s)
-            case Conclude(state, outcome):
+            case jobs.Conclude(state, outcome):
                 self._leave(state, outcome.detail, now_s)
-            case GiveUp(outcome):
+            case jobs.GiveUp(outcome):
                 self._leave(JobState.FAILED, outcome.detail, now_s)
 
     def _come(self, staying: Sequence[objects.Pod], now_s: float) -> None:
@@ -545,10 +436,7 @@ class GangReconciler:
         self._job = None
         self.is_over = True
 
-    # --------------------------------------------------------------------------------------------- writes
-
     def tell_why(self, now_s: float) -> None:
-        """Writes on the pods why they wait."""
         self._look_again(self._notice.tell(self._pods.staying(), now_s))
 
     def _look_again(self, due_s: float) -> None:
@@ -556,5 +444,38 @@ class GangReconciler:
 
     def _delete(self, pod: objects.Pod, now_s: float) -> None:
         meta = pod.metadata
-        do = partial(delete_pod, name=meta.name, namespace=meta.namespace, uid=meta.uid)
-        self._context.writes.ask(f"{self.id}//delete/{meta.uid}", do, now_s)
+        self._context.writes.ask(f"{self.id}//delete/{meta.uid}", partial(delete_object, POD, meta), now_s)
+
+
+def _shows(pod: objects.Pod, message: str) -> bool:
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
+    )
+
+
+async def _tell(pod: objects.Pod, message: str, now_s: float, api: Api) -> None:
+    """Writes on a pod why it waits, and an event beside it."""
+    meta = pod.metadata
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": UNSCHEDULABLE,
+        "message": message,
+        "lastTransitionTime": time_text(now_s),
+    }
+    body = {"status": {"conditions": [condition]}}
+    try:
+        await api.patch(POD, meta.name, body, meta.namespace, how=Patch.STRATEGIC, subresource="status")
+    except NotFound:
+        return
+    event = build_event(
+        reference(POD, meta),
+        "FailedScheduling",
+        message,
+        now_s,
+        "Warning",
+        said=message,
+        action="Scheduling",
+        controller=names.SCHEDULER,
+    )
+    await create_event(event, api)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import is_over, pod_key
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
+from batuta.backends.kube.crd import seconds
+from batuta.backends.kube.objects import gpus_of
 from batuta.core import cluster
-from batuta.core.cluster import NodeName, Placement, Span, placement_of
+from batuta.core.cluster import NodeName, Span
 from batuta.core.curve import linear_curve
 from batuta.core.job import NO_RESTART_S, Job, JobId, Share
 from batuta.core.node_table import OFFERS_SHARES
@@ -24,6 +25,12 @@ from batuta.engine.jobs.outcome import Outcome, RunEnd
 JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ALONE: Final = 1
 _DIGITS: Final = 10
+MADE_ANEW: Final = ("job", "jobset")
+"""Kinds of gangs whose owner makes other pods when some are gone."""
+_OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}
+_NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)
+"""No node meets this."""
+_MIB: Final = 1 << 20
 
 
 class GangId(NamedTuple):
@@ -36,7 +43,6 @@ class GangId(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of the object that it belongs to."""
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
@@ -72,21 +78,22 @@ class Owners:
 
     def size(self, gang: GangId, pod: objects.Pod | None) -> int | None:
         """How many pods start together, as their owner or one of them says; None while unknown."""
-        key = gang.key
+        found: int | None = None
         match gang.kind:
             case "pod":
-                return ALONE
-            case "gang":
-                return None if pod is None else _said_size(pod.metadata)
-            case "job":
-                return _job_size(self.jobs.get(key))
-            case "jobset":
-                return _job_set_size(self.job_sets.get(key))
-            case "podgroup":
-                group = self.pod_groups.get(key)
-                return None if group is None else max(group.spec.min_member, ALONE)
-            case _:
-                return _workload_size(self.workload_groups.get(key))
+                found = ALONE
+            case "gang" if pod is not None:
+                return _said_size(pod.metadata)
+            case "job" if (job := self.jobs.get(gang.key)) is not None:
+                found = _job_size(job)
+            case "jobset" if (job_set := self.job_sets.get(gang.key)) is not None:
+                found = _job_set_size(job_set)
+            case "podgroup" if (group := self.pod_groups.get(gang.key)) is not None:
+                found = group.spec.min_member
+            case "workload" if (workload := self.workload_groups.get(gang.key)) is not None:
+                policy = workload.spec.get("schedulingPolicy") or {}
+                found = _whole((policy.get("gang") or {}).get("minCount"), ALONE)
+        return None if found is None else max(found, ALONE)
 
 
 def _said_size(meta: objects.Meta) -> int | None:
@@ -94,127 +101,83 @@ def _said_size(meta: objects.Meta) -> int | None:
     return int(said) if said.isdecimal() and len(said) < _DIGITS and int(said) > 0 else None
 
 
-def _job_size(job: objects.Batch | None) -> int | None:
+def _job_size(job: objects.Batch) -> int:
     """The pods that are still to run: those that have succeeded are not made again."""
-    if job is None:
-        return None
-    parallelism = _whole(job.spec.get("parallelism"), ALONE)
-    completions = job.spec.get("completions")
+    parallelism, completions = _whole(job.spec.get("parallelism"), ALONE), job.spec.get("completions")
     if completions is None:
-        return max(parallelism, ALONE)
-    return max(min(parallelism, _whole(completions, ALONE) - _whole(job.status.get("succeeded"), 0)), ALONE)
+        return parallelism
+    return min(parallelism, _whole(completions, ALONE) - _whole(job.status.get("succeeded"), 0))
 
 
-def _job_set_size(job_set: objects.Batch | None) -> int | None:
-    if job_set is None:
-        return None
+def _job_set_size(job_set: objects.Batch) -> int:
     total = 0
     for part in job_set.spec.get("replicatedJobs") or ():
         spec = (part.get("template") or {}).get("spec") or {}
         total += _whole(part.get("replicas"), ALONE) * _whole(spec.get("parallelism"), ALONE)
-    return max(total, ALONE)
-
-
-def _workload_size(group: objects.Batch | None) -> int | None:
-    if group is None:
-        return None
-    gang = (group.spec.get("schedulingPolicy") or {}).get("gang") or {}
-    return max(_whole(gang.get("minCount"), ALONE), ALONE)
+    return total
 
 
 def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
 
 
-def gpus_of(pod: objects.Pod) -> tuple[int, ...]:
-    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
-    text = pod.metadata.annotations.get(names.GPUS, "")
-    return tuple(int(part) for part in text.split(",") if part.isdecimal())
-
-
-@dataclass(slots=True)
-class PodAssignment:
+class PodAssignment(NamedTuple):
     """How the pods that are there fit to the workers that are wanted."""
 
-    stay: dict[str, int] = field(default_factory=dict)
+    stay: dict[str, int]
     """By pod: the worker whose place it has."""
-    leave: list[str] = field(default_factory=list)
+    leave: list[str]
     """Pods whose place is not in the placement any more."""
-    free: list[int] = field(default_factory=list)
+    free: list[int]
     """Workers without a pod."""
 
 
 def assign_pods(bound: Mapping[str, Span], workers: Sequence[Span]) -> PodAssignment:
     """Finds for each pod the worker with its place: the same GPUs first, then any on the same node."""
-    assignment = PodAssignment()
+    stay: dict[str, int] = {}
     left: dict[int, Span] = dict(enumerate(workers))
-    unsure: list[tuple[str, Span]] = []
-    for pod, place in bound.items():
-        worker = next((k for k, span in left.items() if _same(span, place)), None)
-        if worker is None:
-            unsure.append((pod, place))
-        else:
-            assignment.stay[pod] = worker
-            del left[worker]
-    for pod, place in unsure:
-        worker = None
-        if not place.gpus:
-            # Its GPUs were not recorded, so any of its node will do.
-            worker = next((k for k, span in left.items() if span.node == place.node), None)
-        if worker is None:
-            assignment.leave.append(pod)
-        else:
-            assignment.stay[pod] = worker
-            del left[worker]
-    assignment.free = list(left)
-    return assignment
+    # In the second pass: pods whose GPUs were not recorded, for which any of their node will do.
+    for fits in (_same, lambda span, place: not place.gpus and span.node == place.node):
+        for pod, place in bound.items():
+            worker = None if pod in stay else next((k for k, span in left.items() if fits(span, place)), None)
+            if worker is not None:
+                stay[pod] = worker
+                del left[worker]
+    return PodAssignment(stay, [pod for pod in bound if pod not in stay], list(left))
 
 
 def _same(one: Span, other: Span) -> bool:
     return one.node == other.node and set(one.gpus) == set(other.gpus)
 
 
-def placement_from(places: Sequence[Span]) -> Placement:
-    """The placement of pods in this order; pods without GPUs are the replicas of a CPU-only job."""
-    if not any(place.gpus for place in places):
-        return Placement(tuple(places))
-    return placement_of((place.node, gpu) for place in places for gpu in place.gpus)
-
-
-MADE_ANEW: Final = ("job", "jobset")
-"""Kinds of gangs whose owner makes other pods when some are gone."""
-
-
+@dataclass(slots=True, eq=False)
 class GangPods:
     """All pods of one gang that the API server has shown, by key."""
 
-    __slots__ = ("_gang", "_has_node", "_owners", "by_key")
-
-    def __init__(self, gang: GangId, owners: Owners, has_node: Callable[[NodeName], bool]) -> None:
-        self.by_key: dict[str, objects.Pod] = {}
-        self._gang = gang
-        self._owners = owners
-        self._has_node = has_node
+    gang: GangId
+    owners: Owners
+    has_node: Callable[[NodeName], bool]
+    by_key: dict[str, objects.Pod] = field(default_factory=dict)
 
     def alive(self) -> list[objects.Pod]:
         return [pod for pod in self.by_key.values() if not is_over(pod)]
 
     def staying(self) -> list[objects.Pod]:
         """Neither over nor on their way out; oldest first."""
-        found = (pod for pod in self.by_key.values() if not is_over(pod))
-        return sorted((pod for pod in found if not pod.metadata.deletion_timestamp), key=age)
+        found = (pod for pod in self.alive() if not pod.metadata.deletion_timestamp)
+        return sorted(found, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
 
     def bound(self) -> dict[str, Span]:
         """Pods that stay and are bound to an existing node; oldest first."""
         return {
             pod_key(pod): Span(pod.spec.node_name, gpus_of(pod))
             for pod in self.staying()
-            if pod.spec.node_name and self._has_node(pod.spec.node_name)
+            if pod.spec.node_name and self.has_node(pod.spec.node_name)
         }
 
     def size(self, pod: objects.Pod) -> int | None:
         """How many start together; None while unknown. If all have come, who is over needs no other."""
-        size = self._owners.size(self._gang, pod)
+        size = self.owners.size(self.gang, pod)
         return self.lasting(size) if size is not None and size == len(self.by_key) else size
 
     def lasting(self, members: int) -> int:
@@ -222,27 +185,26 @@ class GangPods:
         over = [pod for pod in self.by_key.values() if is_over(pod)]
         if not over:
             return members
-        size = self._owners.size(self._gang, over[0])
-        if self._gang.kind == "job":
+        size = self.owners.size(self.gang, over[0])
+        if self.gang.kind == "job":
             return members if size is None else min(members, size)  # its owner has counted who has ended
         ended = over
-        if self._gang.kind in MADE_ANEW:
+        if self.gang.kind in MADE_ANEW:
             ended = [pod for pod in over if pod.status.phase == "Succeeded"]
         came = len(self.by_key) - len(over) + len(ended)
         return min(members, max(members if size is None else size, came) - len(ended))
 
     def are_made_anew(self) -> bool:
-        """Whether their owner recreates deleted pods."""
-        return self._gang.kind in MADE_ANEW or any(
+        return self.gang.kind in MADE_ANEW or any(
             owner.controller for pod in self.by_key.values() for owner in pod.metadata.owner_references
         )
 
     def outcome(self, is_ending: bool) -> Outcome | None:
         """How the gang has ended; None while it goes on. Stopped: its user has deleted it."""
         alive = self.alive()
-        owner = self._owners.jobs.get(self._gang.key) if self._gang.kind == "job" else None
+        owner = self.owners.jobs.get(self.gang.key) if self.gang.kind == "job" else None
         if alive:
-            if self._gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
+            if self.gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
                 return None
             # A deletion is final. What the pods still hold counts as used by others.
             return Outcome(RunEnd.STOPPED, detail="its pods are deleted")
@@ -250,7 +212,7 @@ class GangPods:
             if owner is not None and not is_ending:
                 return None
             return Outcome(RunEnd.STOPPED, detail="its pods are gone")
-        if owner is not None and not _is_finished(owner):
+        if owner is not None and not objects.has_condition(owner.status, "Complete", "Failed"):
             return None
         failed = [pod for pod in self.by_key.values() if pod.status.phase == "Failed"]
         if not failed:
@@ -260,22 +222,7 @@ class GangPods:
         return Outcome(RunEnd.FAILED, detail=detail)
 
 
-def age(pod: objects.Pod) -> tuple[str, str]:
-    return pod.metadata.creation_timestamp, pod.metadata.name
-
-
-def _is_finished(job: objects.Batch) -> bool:
-    conditions = job.status.get("conditions") or ()
-    return any(one.get("type") in ("Complete", "Failed") and one.get("status") == "True" for one in conditions)
-
-
-_OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}
-_NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)
-"""No node meets this."""
-_MIB: Final = 1 << 20
-
-
-def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: int = 0) -> Job:
+def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int) -> Job:
     """So many pods like this one, which start together or not at all."""
     each = max(cls.gpus, 1)
     gpus = each * members
@@ -287,7 +234,6 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
         min=gpus,
         max=gpus,
         gpus_per_replica=each,
-        sequence=sequence,
         name=pod.metadata.name,
         application=pod.metadata.labels.get(names.APPLICATION, ""),
         user=pod.metadata.namespace,
@@ -299,10 +245,7 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
         memory_mib_per_gpu=-(-asked.get("memory", 0) // (_MIB * each)),
         node_labels=() if cls.share is None else (OFFERS_SHARES,),
         node_terms=node_terms(cls.selector, cls.required),
-        tolerations=(
-            *map(toleration, cls.tolerations),
-            *(() if cls.share is None else (names.SHARES_ONLY,)),
-        ),
+        tolerations=(*map(toleration, cls.tolerations), *(() if cls.share is None else (names.SHARES_ONLY,))),
         curve=linear_curve(1),
         # A pod that is moved is killed, and its owner has not promised that it can go on: that never pays.
         restart_s=NO_RESTART_S,
@@ -334,15 +277,6 @@ def _requirement(requirement: Requirement) -> cluster.Requirement:
 
 
 def toleration(tolerance: Tolerance) -> str:
-    """As the World writes it."""
     key = tolerance.key or cluster.EVERYTHING
     said = key if tolerance.operator == "Exists" else f"{key}={tolerance.value}"
     return f"{said}:{tolerance.effect}" if tolerance.effect else said
-
-
-def seconds(timestamp: str) -> float:
-    """Unix seconds of a time as the API server writes it; 0 for none, and for what is no time."""
-    try:
-        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
-    except (ValueError, OverflowError):
-        return 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -15,78 +15,115 @@ from batuta.backends.kube.client.api import Api, ServedGroup
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Change, ChangeType, Informer
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.kueue.kinds import QUEUE_FILES
-from batuta.backends.kube.objects import Pod
+from batuta.backends.kube.kueue import kinds as kueue
+from batuta.backends.kube.objects import Batch, Pod
 from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
-from batuta.backends.kube.operator.watched_kinds import (
-    ALWAYS,
-    ANY_VERSION,
-    EVERYWHERE,
-    IF_SERVED,
-    UNIFIED_JOB,
-)
 from batuta.backends.kube.operator.workqueue import Changed, Inbox
+from batuta.backends.kube.trial.model import TRIAL_RUN
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 
+WORKLOAD_GROUP: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", Batch)
+"""The upstream group; which version is served depends on the cluster."""
+
+ALWAYS: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.JOB,
+    UNIFIED_JOB,
+    kinds.POD,
+)
+"""In this order: pods come last, when all that they refer to is there."""
+EVERYWHERE: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.NODE_TOPOLOGY,
+    kinds.POD,
+    *(kind for kind in kueue.ALL if not kind.namespaced),
+)
+"""Not only where jobs may be: pods of others use nodes up as well."""
+IF_SERVED: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE_TOPOLOGY,
+    kinds.POD_GROUP,
+    kinds.JOB_SET,
+    kinds.MPI_JOB,
+    WORKLOAD_GROUP,
+    TRIAL_RUN,
+)
+QUOTA: Final[tuple[Kind[Any], ...]] = (kueue.QUEUE_FILES, *kueue.ALL)
+"""Where quota comes from, and jobs as Kueue sees them; watched as far as the configuration says."""
+ANY_VERSION: Final[tuple[Kind[Any], ...]] = (WORKLOAD_GROUP, *kueue.ALL)
+"""Read in whatever version the cluster has, if it does not have the one that we know best."""
+SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
+    kinds.POD: slim_pod,
+    kinds.JOB: slim_batch,
+    kinds.MPI_JOB: slim_batch,
+    UNIFIED_JOB: slim_unified_job,
+}
+"""What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
 LOOK_AGAIN_S: Final = 30.0
 """How often the cluster is asked whether it has more kinds by now."""
 _log = logging.getLogger(__name__)
 
 
+class Relevance(Enum):
+    """What a change says that was not known."""
+
+    NONE = "nothing that is read here"
+    STATUS = "how a pod is doing that is where it was"
+    MORE = "something that may call for a decision"
+
+
+@dataclass(slots=True)
 class InformerSet:
     """Puts what informers hear into the inbox. For the event loop."""
 
-    def __init__(
-        self,
-        api: Api,
-        inbox: Inbox,
-        namespaces: Sequence[str],
-        tasks: asyncio.TaskGroup,
-        further: Sequence[Kind[Any]] = (),
-        files: tuple[str, str] | None = None,
-    ) -> None:
-        """`namespaces`: where jobs may be; empty for everywhere. Pods are watched in all of them anyway.
+    api: Api
+    inbox: Inbox
+    namespaces: Sequence[str]
+    """Where jobs may be; empty for everywhere. Pods are watched in all of them anyway."""
+    tasks: asyncio.TaskGroup
+    further: Sequence[Kind[Any]] = ()
+    """Kinds that are watched as well where the cluster has them."""
+    files: tuple[str, str] | None = None
+    """Namespace and name of the ConfigMap with queues."""
+    _missing: list[Kind[Any]] = field(init=False)
 
-        `further`: kinds that are watched as well where the cluster has them. `files`: namespace and name of
-        the ConfigMap with queues.
-        """
-        self._api = api
-        self._inbox = inbox
-        self._namespaces = tuple(namespaces) or ("",)
-        self._tasks = tasks
-        self._files = files
-        self._missing = [*IF_SERVED, *further]
+    def __post_init__(self) -> None:
+        self._missing = [*IF_SERVED, *self.further]
 
     async def start(self) -> None:
         """Returns when all that is there has been listed."""
         informers = [one for kind in ALWAYS for one in self._watch(kind, kind)]
-        if self._files is not None:
-            informers.append(self._watch_files(*self._files))
+        if self.files is not None:
+            informers.append(self._watch_files(*self.files))
         found = await self._found()
         await self._watch_all(found)
         for informer in informers:
             await informer.synced.wait()
-        self._tasks.create_task(self._look_again())
+        self.tasks.create_task(self._look_again())
 
     async def _watch_all(self, found: Sequence[tuple[Kind[Any], Kind[Any]]]) -> None:
         """Begins with kinds that the cluster has, and says so when all that there is of them was listed."""
         for informer in [one for kind, served in found for one in self._watch(kind, served)]:
             await informer.synced.wait()
         for kind, served in found:
-            self._inbox.put(Changed(kind, (), served.version))
+            self.inbox.put(Changed(kind, (), served.version))
 
     def _watch(self, kind: Kind[Any], served: Kind[Any]) -> list[Informer[Any]]:
-        places = ("",) if kind in EVERYWHERE else self._namespaces
+        places = ("",) if kind in EVERYWHERE else self.namespaces or ("",)
         found = [
-            Informer(self._api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
+            Informer(self.api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
         ]
         for informer in found:
-            self._tasks.create_task(informer.run())
+            self.tasks.create_task(informer.run())
         return found
 
     def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
-        teller, fields = self._teller(QUEUE_FILES), f"metadata.name={name}"
-        informer = Informer(self._api, QUEUE_FILES, teller, namespace=namespace, fields=fields)
-        self._tasks.create_task(informer.run())
+        teller, fields = self._teller(kueue.QUEUE_FILES), f"metadata.name={name}"
+        informer = Informer(self.api, kueue.QUEUE_FILES, teller, namespace=namespace, fields=fields)
+        self.tasks.create_task(informer.run())
         return informer
 
     def _teller(self, kind: Kind[Any]) -> Callable[[Sequence[Change[Any]]], None]:
@@ -94,7 +131,7 @@ class InformerSet:
             found = [(change, news_of(change)) for change in changes]
             news = [change for change, what in found if what is not Relevance.NONE]
             if news:
-                self._inbox.put(Changed(kind, news), urgent=any(what is Relevance.MORE for _, what in found))
+                self.inbox.put(Changed(kind, news), urgent=any(what is Relevance.MORE for _, what in found))
 
         return tell
 
@@ -103,7 +140,7 @@ class InformerSet:
             await asyncio.sleep(LOOK_AGAIN_S)
             found = await self._found()
             # One that may not be listed must not keep us from seeing others.
-            self._tasks.create_task(self._watch_all(found))
+            self.tasks.create_task(self._watch_all(found))
 
     async def _found(self) -> list[tuple[Kind[Any], Kind[Any]]]:
         """Kinds of other projects that the cluster has and that were missing, each as it is served."""
@@ -121,27 +158,10 @@ class InformerSet:
 
     async def _served(self, group: str) -> ServedGroup:
         try:
-            return await self._api.discover(group)
+            return await self.api.discover(group)
         except ApiError as error:
             _log.warning("cannot see what the cluster has of %s: %s; trying again", group, error)
             return ServedGroup()
-
-
-SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
-    kinds.POD: slim_pod,
-    kinds.JOB: slim_batch,
-    kinds.MPI_JOB: slim_batch,
-    UNIFIED_JOB: slim_unified_job,
-}
-"""What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
-
-
-class Relevance(Enum):
-    """What a change says that was not known."""
-
-    NONE = "nothing that is read here"
-    STATUS = "how a pod is doing that is where it was"
-    MORE = "something that may call for a decision"
 
 
 def news_of(change: Change[Any]) -> Relevance:
@@ -158,10 +178,7 @@ def news_of(change: Change[Any]) -> Relevance:
         if now == before:
             return Relevance.NONE
         goes_on = isinstance(now, Pod) and not is_over(now)
-        return Relevance.STATUS if goes_on and _is_wanted_alike(now, before) else Relevance.MORE
+        is_same = goes_on and now.metadata == before.metadata and now.spec == before.spec
+        return Relevance.STATUS if is_same else Relevance.MORE
     finally:
         now.metadata.resource_version = version
-
-
-def _is_wanted_alike(now: Pod, before: Pod) -> bool:
-    return now.metadata == before.metadata and now.spec == before.spec

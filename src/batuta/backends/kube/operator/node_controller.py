@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,12 @@ from batuta.core.job import JobId
 from batuta.core.world import World
 
 _MIB = 1 << 20
+AGAIN_S: Final = 300.0
+"""What stays the same is told again after so long: the World forgets what it has not heard for a while."""
+_STEP: Final = 0.1
+_IDLE: Final = 0.02
+_MOST_GPUS: Final = 1024
+_NOBODY: Final[Mapping[JobId, float]] = {}
 
 
 class Used(NamedTuple):
@@ -32,84 +39,72 @@ class Used(NamedTuple):
     memory_mib: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class NodeController:
     """Takes in nodes and reports of their NUMA nodes, for the binder and for the World."""
 
-    def __init__(
-        self,
-        context: ReconcileContext,
-        observed: ObjectCache,
-        teller: NodeReporter,
-        gpu_resources: Sequence[str],
-        told: Mapping[NodeName, Used],
-    ) -> None:
-        """`told`: what the World knows from before of the use by others."""
-        self._context = context
-        self._observed = observed
-        self._teller = teller
-        self._gpu_resources = tuple(gpu_resources)
-        self._told = dict(told)
-        self._doubtful = set(told)
-        """Nodes of which others may use something else than the World was told."""
+    context: ReconcileContext
+    observed: ObjectCache
+    teller: NodeReporter
+    gpu_resources: Sequence[str]
+    told: dict[NodeName, Used]
+    """What the World knows of the use by others."""
+    _doubtful: set[NodeName] = field(init=False)
+    """Nodes of which others may use something else than the World was told."""
 
-    def doubt(self, node: NodeName) -> None:
-        """Something came to a node or went from it that is no job of the World."""
-        self._doubtful.add(node)
+    def __post_init__(self) -> None:
+        self._doubtful = set(self.told)
+
+    def doubt(self, *nodes: NodeName) -> None:
+        """Something came to nodes or went from them that is no job of the World."""
+        self._doubtful.update(nodes)
 
     def node(self, change: Change[objects.Node], now_s: float) -> None:
-        name = self._observed.note(self._observed.nodes, change)
+        name = self.observed.note(self.observed.nodes, change)
         if change.did is ChangeType.DELETED:
-            self._context.cluster.node_gone(name)
+            self.context.cluster.node_gone(name)
         else:
-            self._context.cluster.node_set(change.object)
+            self.context.cluster.node_set(change.object)
         self._tell(name, now_s)
         self.doubt(name)
 
     def topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
-        name = self._observed.note(self._observed.topologies, change)
+        name = self.observed.note(self.observed.topologies, change)
         if change.did is ChangeType.DELETED:
-            self._context.cluster.topology_gone(name)
+            self.context.cluster.topology_gone(name)
         else:
-            self._context.cluster.topology_set(change.object)
+            self.context.cluster.topology_set(change.object)
         self._tell(name, now_s)
 
     def finish_first_look(self, now_s: float) -> None:
         """Nodes of the World that were not found are gone."""
-        for name in self._teller.names():
-            if name not in self._observed.nodes:
+        for name in self.teller.names():
+            if name not in self.observed.nodes:
                 self._tell(name, now_s)
 
     def tell_others(self, booked_on: Callable[[NodeName], Collection[str]], now_s: float) -> None:
         """Tells the World what it does not know yet; `booked_on` has the pods of its jobs on a node."""
         for name in self._doubtful:
-            if name not in self._teller:
+            if name not in self.teller:
                 continue
-            held = self._context.cluster.others(name, booked_on(name))
+            held = self.context.cluster.others(name, booked_on(name))
             used = Used(held.gpus, held.cpus_milli, held.memory_bytes // _MIB)
-            if self._told.get(name, Used()) != used:
-                self._told[name] = used
-                self._context.say(ev.OthersUse(now_s, name, *used))
+            if self.told.get(name, Used()) != used:
+                self.told[name] = used
+                self.context.say(ev.OthersUse(now_s, name, *used))
         self._doubtful.clear()
 
     def _tell(self, name: NodeName, now_s: float) -> None:
-        node, was_there = self._observed.nodes.get(name), name in self._teller
+        node, was_there = self.observed.nodes.get(name), name in self.teller
         found = None
         if node is not None:
-            found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
+            found = read_node(node, self.observed.topologies.get(name), self.gpu_resources)
         opened, ill = (False, frozenset[int]()) if node is None else (is_open(node), ill_cards(node))
         cause = "health" if node is not None and is_unhealthy(node) else "cluster"
-        for event in self._teller.tell(name, found, opened, now_s, ill, cause):
-            self._context.say(event)
-        if name in self._teller and not was_there:
+        for event in self.teller.tell(name, found, opened, now_s, ill, cause):
+            self.context.say(event)
+        if name in self.teller and not was_there:
             self._doubtful.add(name)
-
-
-AGAIN_S: Final = 300.0
-"""What stays the same is told again after so long: the World forgets what it has not heard for a while."""
-_STEP: Final = 0.1
-_IDLE: Final = 0.02
-_MOST_GPUS: Final = 1024
-_NOBODY: Final[Mapping[JobId, float]] = {}
 
 
 class UsageReporter:
@@ -123,30 +118,26 @@ class UsageReporter:
         self._reported_s: dict[NodeName, float] = {}
         """Nodes of which something is known, and when their agents last reported."""
 
-    def tell(
-        self,
-        node: NodeName,
-        annotations: Mapping[str, str],
-        now_s: float,
-        sharers: Mapping[JobId, float] = _NOBODY,
-    ) -> Iterator[ev.GpusUsed]:
+    def tell(self, node: objects.Node, now_s: float, sharers: Mapping[JobId, float] = _NOBODY) -> Iterator[ev.GpusUsed]:
         """The event that a node's annotations are worth; none for what cannot be read or is no news.
 
         `sharers`: what jobs that share a card had of it. The card alone does not tell which job used it.
         """
-        found = _read(annotations.get(names.UTILISATION, ""))
+        found, name = objects.read_usage(node), node.metadata.name
         if found is None or now_s - found.time > STALE_S:
             return
         # A report from the future comes from a clock that is wrong.
         time_s = min(found.time, now_s)
-        self._reported_s[node] = time_s
-        news = ev.GpusUsed(time_s, node, _by_number(found), tuple(sorted(sharers.items())), cause="agent")
-        before = self._told.get(node)
+        self._reported_s[name] = time_s
+        known = {one.index: one.utilisation for one in found.gpus if 0 <= one.index < _MOST_GPUS}
+        gpus = tuple(known.get(index) for index in range(max(known, default=-1) + 1))
+        news = ev.GpusUsed(time_s, name, gpus, tuple(sorted(sharers.items())), cause="agent")
+        before = self._told.get(name)
         if before is not None and (
             time_s <= before.time_s or (time_s - before.time_s < AGAIN_S and _same(before, news))
         ):
             return
-        self._told[node] = news
+        self._told[name] = news
         yield news
 
     def tell_silent(self, now_s: float) -> Iterator[ev.GpusUsed]:
@@ -165,20 +156,6 @@ class UsageReporter:
     def forget(self, node: NodeName) -> None:
         self._told.pop(node, None)
         self._reported_s.pop(node, None)
-
-
-class _Gpu(msgspec.Struct):
-    """One GPU of a report."""
-
-    index: int
-    utilisation: float | None = None
-
-
-class _Report(msgspec.Struct):
-    """What the agent writes on a node."""
-
-    time: float
-    gpus: list[_Gpu] = []
 
 
 class _Figures(msgspec.Struct):
@@ -200,23 +177,7 @@ def pod_use(annotations: Mapping[str, str]) -> float | None:
         found = msgspec.json.decode(text, type=_PodReport).utilisation if text else None
     except msgspec.MsgspecError:
         return None
-    return None if found is None else _bounded(found.mean)
-
-
-def _read(text: str) -> _Report | None:
-    try:
-        return msgspec.json.decode(text, type=_Report) if text else None
-    except msgspec.MsgspecError:
-        return None
-
-
-def _by_number(report: _Report) -> tuple[float | None, ...]:
-    known = {one.index: one.utilisation for one in report.gpus if 0 <= one.index < _MOST_GPUS}
-    return tuple(_bounded(known.get(index)) for index in range(max(known, default=-1) + 1))
-
-
-def _bounded(value: float | None) -> float | None:
-    return None if value is None else min(max(value, 0.0), 1.0)
+    return None if found is None else min(max(found.mean, 0.0), 1.0)
 
 
 def _same(before: ev.GpusUsed, now: ev.GpusUsed) -> bool:
@@ -236,26 +197,18 @@ def _alike(one: float | None, other: float | None) -> bool:
     return abs(one - other) < _STEP and (one <= _IDLE) is (other <= _IDLE)
 
 
-Sharers: TypeAlias = Callable[[NodeName], dict[JobId, float]]
-
-
+@dataclass(slots=True, eq=False)
 class UsageController:
     """Takes in what agents write. For the engine's thread."""
 
-    def __init__(
-        self,
-        observed: ObjectCache,
-        is_told: Callable[[NodeName], bool],
-        sharers: Sharers,
-        say: Callable[[ev.Event], None],
-    ) -> None:
-        """`is_told`: whether the World knows a node. `sharers`: what jobs there have of cards they share."""
-        self._observed = observed
-        self._is_told = is_told
-        self._sharers = sharers
-        self._say = say
-        self._teller = UsageReporter()
-        self._changed: dict[NodeName, None] = {}
+    observed: ObjectCache
+    is_told: Callable[[NodeName], bool]
+    """Whether the World knows a node."""
+    sharers: Callable[[NodeName], dict[JobId, float]]
+    """What jobs on a node have of cards that they share."""
+    say: Callable[[ev.Event], None]
+    _teller: UsageReporter = field(default_factory=UsageReporter)
+    _changed: dict[NodeName, None] = field(default_factory=dict)
 
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is NODE:
@@ -272,14 +225,14 @@ class UsageController:
         """After nodes and jobs had their turn: the World hears of a node before it hears how busy it is."""
         changed, self._changed = self._changed, {}
         for name in changed:
-            node = self._observed.nodes.get(name)
-            if node is None or not self._is_told(name):
+            node = self.observed.nodes.get(name)
+            if node is None or not self.is_told(name):
                 self._teller.forget(name)
                 continue
-            for event in self._teller.tell(name, node.metadata.annotations, now_s, self._sharers(name)):
-                self._say(event)
+            for event in self._teller.tell(node, now_s, self.sharers(name)):
+                self.say(event)
         for event in self._teller.tell_silent(now_s):
-            self._say(event)
+            self.say(event)
 
     def next_s(self) -> float:
         return self._teller.silent_s()

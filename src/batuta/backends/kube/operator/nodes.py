@@ -50,7 +50,8 @@ def read_node(
     return Node(
         name=node.metadata.name,
         gpus=gpus,
-        gpu_type=_gpu_type(labels, resource),
+        # The product as the node is labelled, else who makes it.
+        gpu_type="" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
         gpu_memory_mib=memory_mib or _number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
         cpus_milli=count(allocatable, "cpu"),
         memory_mib=count(allocatable, "memory") // _MIB,
@@ -105,11 +106,6 @@ def _numa(topology: objects.NodeResourceTopology | None, resource: str, gpus: in
     return tuple(groups) if len(groups) == gpus else ()
 
 
-def _gpu_type(labels: Mapping[str, str], resource: str | None) -> str:
-    """The product as the node is labelled, else who makes it; empty for a node without GPUs."""
-    return "" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0]
-
-
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
     return next((labels[key] for key in keys if labels.get(key)), "")
 
@@ -122,9 +118,7 @@ class NodeReporter:
     """Tells the World about nodes: what is new since it was told last."""
 
     def __init__(
-        self,
-        known: Mapping[NodeName, tuple[Node, bool, bool]],
-        ill: Mapping[NodeName, frozenset[int]] | None = None,
+        self, known: Mapping[NodeName, tuple[Node, bool, bool]], ill: Mapping[NodeName, frozenset[int]] | None = None
     ) -> None:
         """`known`: what the World knows already: node, whether it is open, whether it is there.
 
@@ -180,9 +174,7 @@ class NodeReporter:
         return [*failed, *(ev.GpuRepaired(now_s, name, gpu) for gpu in sorted(known - ill))]
 
     def names(self) -> list[NodeName]:
-        """The nodes that the World thinks are there."""
         return [name for name in self._told if name not in self._lost]
 
     def nodes(self) -> list[Node]:
-        """The same, as the World was told of them."""
         return [node for name, node in self._told.items() if name not in self._lost]

@@ -15,8 +15,8 @@ from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.gangs import GangId, gang_of
+from batuta.backends.kube.operator.informers import WORKLOAD_GROUP
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import WORKLOAD_GROUP
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.job import JobId
 
@@ -50,8 +50,6 @@ class OwnerIndex:
         """The run that a pod belongs to; None for a pod that is no business of ours."""
         return self.runs.get(self._job_of.get(key, ""))
 
-    # ------------------------------------------------------------------------------------------------ pods
-
     def see(self, pod: objects.Pod) -> JobReconciler | None:
         """A pod has come or changed: it is shown to its run, which is made if need be."""
         key = pod_key(pod)
@@ -71,14 +69,11 @@ class OwnerIndex:
             self._shown_to.get(run.id, {}).pop(key, None)
             run.lose(key)
         else:
-            self._forget_orphan(key, pod)
+            job = _unified_job_of(pod) or ""
+            orphans = self._orphans.get(job, {})
+            if orphans.pop(key, None) is not None and not orphans:
+                del self._orphans[job]
         return run
-
-    def _forget_orphan(self, key: str, pod: objects.Pod) -> None:
-        job = _unified_job_of(pod) or ""
-        orphans = self._orphans.get(job, {})
-        if orphans.pop(key, None) is not None and not orphans:
-            del self._orphans[job]
 
     def _show(self, run: JobReconciler, key: str, pod: objects.Pod) -> None:
         self._job_of[key] = run.id
@@ -106,8 +101,6 @@ class OwnerIndex:
         for key, spent in (self._spent or {}).pop(job, {}).items():
             self._show(run, key, spent)
         return run
-
-    # ------------------------------------------------------------------------------------------------ runs
 
     def meet(self, job: UnifiedJob) -> None:
         """A UnifiedJob has come or changed."""

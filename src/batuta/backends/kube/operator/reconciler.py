@@ -16,18 +16,17 @@ from batuta.backends.kube.binder.cluster import Cluster, is_over, pod_key
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBinder
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
-from batuta.backends.kube.operator.gangs import seconds
 from batuta.backends.kube.operator.node_controller import NodeController
 from batuta.backends.kube.operator.owner_index import ChangeHandler, OwnerIndex, ReferenceIndex
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.progress.log_lines import LogReport
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId, JobState
@@ -39,19 +38,15 @@ class Controller(Protocol):
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Objects have changed; a controller ignores most kinds."""
-        ...
 
     def heard(self, written: Written, now_s: float) -> None:
         """A write is done that no job has asked for."""
-        ...
 
     def drive(self, now_s: float) -> None:
         """Does everything that can be done now."""
-        ...
 
     def next_s(self) -> float:
         """When it wants a turn even if nothing happens."""
-        ...
 
 
 STUCK_AFTER_S = 60.0
@@ -106,8 +101,8 @@ class Reconciler:
         """Who still needs a job that is over, beside itself."""
         self._takers: dict[Kind[Any], Callable[[Change[Any], float], None]] = {
             kinds.POD: self._pod,
-            kinds.NODE: self._node,
-            kinds.NODE_TOPOLOGY: self._topology,
+            kinds.NODE: partial(self._node, nodes.node),
+            kinds.NODE_TOPOLOGY: partial(self._node, nodes.topology),
             UNIFIED_JOB: self._unified_job,
             **{kind: partial(self._concern, taker) for kind, taker in self._referred.takers.items()},
         }
@@ -120,15 +115,13 @@ class Reconciler:
         if taker is not None:
             for change in changed.changes:
                 taker(change, now_s)
-        for controller in self.controllers:
-            with self._fence.around(_name(controller)):
-                controller.take(changed, now_s)
+        self._ask_controllers(lambda controller: controller.take(changed, now_s))
 
     def heard(self, written: Written, now_s: float) -> None:
         """Takes in the answer to a write."""
         self._context.writes.heard(written, now_s)
         if written.key.startswith(BIND):
-            self._refuse(self._gang_binder.heard(written, now_s), now_s)
+            self._refuse(now_s, self._gang_binder.heard(written, now_s))
             return
         job, _, what = written.key.partition("//")
         run = self.runs.get(job)
@@ -138,9 +131,7 @@ class Reconciler:
                 run.failed(what, written.error.message)
             self.touch(job)
             return
-        for controller in self.controllers:
-            with self._fence.around(_name(controller)):
-                controller.heard(written, now_s)
+        self._ask_controllers(lambda controller: controller.heard(written, now_s))
 
     def listened(self, heard: LogReport, now_s: float) -> None:
         """Takes in what a job has said in its log."""
@@ -150,17 +141,20 @@ class Reconciler:
         if is_worth:
             self.touch(heard.job)
 
+    def _ask_controllers(self, act: Callable[[Controller], None]) -> None:
+        for controller in self.controllers:
+            with self._fence.around(type(controller).__name__):
+                act(controller)
+
     def touch(self, job: JobId) -> None:
         """Something else is wanted of a job, or has happened to it."""
         self._dirty[job] = None
 
     def job_of(self, pod: str) -> JobId | None:
-        """Whose a pod is."""
         run = self._owner_index.run_of(pod)
         return None if run is None else run.id
 
     def forget(self, job: JobId) -> None:
-        """The World forgets a job that is over."""
         run = self.runs.get(job)
         if run is not None and run.is_booked:
             raise ValueError(f"job {job} is not over")
@@ -184,7 +178,7 @@ class Reconciler:
         for key in self._context.writes.due(now_s):
             self.touch(key.partition("//")[0])
         self._observed.settled.drive(self._context.writes, now_s)
-        self._refuse_all(self._gang_binder.retry(now_s), now_s)
+        self._refuse(now_s, *self._gang_binder.retry(now_s))
         self._dirty.update(dict.fromkeys(job for job, due_s in self._due.items() if due_s <= now_s))
         self._try_again(now_s)
         tried: set[JobId] = set()
@@ -195,12 +189,12 @@ class Reconciler:
                 run = self.runs.get(job)
                 if run is not None:
                     self._drive(run, now_s)
-            self._refuse_all(self._gang_binder.serve(partial(self._is_being_left, now_s), now_s), now_s)
+            self._refuse(now_s, *self._gang_binder.serve(partial(self._is_being_left, now_s), now_s))
         self._tell_refused(tried, now_s)
-        self._tell_others(now_s)
-        for controller in self.controllers:
-            with self._fence.around(_name(controller)):
-                controller.drive(now_s)
+        self._nodes.doubt(*self._gang_binder.given)
+        self._gang_binder.given.clear()
+        self._nodes.tell_others(self._booked_on, now_s)
+        self._ask_controllers(lambda controller: controller.drive(now_s))
         self._settle_all()
         self._context.writes.send()
         self._context.listening.send()
@@ -220,8 +214,7 @@ class Reconciler:
             return
         self._note_due(run)
         if run.is_booked != was_booked:
-            for node in filter(None, map(self._cluster.node_of, run.pods())):
-                self._nodes.doubt(node)
+            self._nodes.doubt(*filter(None, map(self._cluster.node_of, run.pods())))
         if run.is_over:
             self._drop(run)
         elif isinstance(run, UnifiedJobReconciler) and run.is_settled:
@@ -260,17 +253,14 @@ class Reconciler:
                 run.tell_why(now_s)
                 self._note_due(run)
 
-    def _refuse_all(self, failures: Iterable[BindFailure], now_s: float) -> None:
-        for one in failures:
-            self._refuse(one, now_s)
-
-    def _refuse(self, failure: BindFailure | None, now_s: float) -> None:
-        if failure is not None and failure.pod_group.job in self.runs:
-            self.runs[failure.pod_group.job].refused(failure.why, failure.nodes, now_s)
-            self.touch(failure.pod_group.job)
+    def _refuse(self, now_s: float, *failures: BindFailure | None) -> None:
+        for failure in filter(None, failures):
+            job = failure.pod_group.job
+            if job in self.runs:
+                self.runs[job].refused(failure.why, failure.nodes, now_s)
+                self.touch(job)
 
     def _is_being_left(self, now_s: float, node: NodeName) -> bool:
-        """Whether a pod is on its way from a node, so that there will be more room soon."""
         return any(self._is_leaving(key, now_s) for key in self._cluster.pods_on(node))
 
     def _is_leaving(self, key: str, now_s: float) -> bool:
@@ -283,19 +273,17 @@ class Reconciler:
             return bool(deleted) and now_s < seconds(deleted) + STUCK_AFTER_S
         return bool(deleted) or run.leaves(pod)
 
-    # ------------------------------------------------------------------------------------------- pods
-
     def _pod(self, change: Change[objects.Pod], now_s: float) -> None:
         pod = change.object
         key = self._observed.note(self._observed.pods, change)
         node = pod.spec.node_name
         if change.did is ChangeType.DELETED:
             self._cluster.pod_gone(key)
-            self._refuse(self._gang_binder.lost(pod), now_s)
+            self._refuse(now_s, self._gang_binder.lost(pod))
         else:
             self._cluster.pod_set(pod)
             if node:
-                self._refuse(self._gang_binder.saw(pod), now_s)
+                self._refuse(now_s, self._gang_binder.saw(pod))
         if node and (change.did is ChangeType.DELETED or is_over(pod)):
             self._dirty.update(dict.fromkeys(self._gang_binder.left(node)))
             self._has_more_room = True
@@ -334,12 +322,9 @@ class Reconciler:
                 self._cluster.pod_gone(key)
         self._gang_binder.forget(run.id)
         self._context.listening.to(run.id, None)
-        for node in filter(None, map(self._cluster.node_of, run.pods())):
-            self._nodes.doubt(node)
+        self._nodes.doubt(*filter(None, map(self._cluster.node_of, run.pods())))
         if self._owner_index.drop(run):
             self.touch(run.id)
-
-    # ---------------------------------------------------------------------------------- other objects
 
     def _unified_job(self, change: Change[UnifiedJob], now_s: float) -> None:
         key = self._observed.note(self._observed.unified_jobs, change)
@@ -348,7 +333,7 @@ class Reconciler:
             self._owner_index.meet(change.object)
             self.touch(key)
         elif isinstance(run := self.runs.get(key), UnifiedJobReconciler):
-            run.vanish()
+            run.look(None)
             self.touch(key)
 
     def _concern(self, taker: ChangeHandler, change: Change[Any], now_s: float) -> None:
@@ -356,28 +341,10 @@ class Reconciler:
             if job in self.runs:
                 self.touch(job)
 
-    # ------------------------------------------------------------------------------------------ nodes
-
-    def _node(self, change: Change[objects.Node], now_s: float) -> None:
-        self._nodes.node(change, now_s)
+    def _node(self, take: Callable[[Change[Any], float], None], change: Change[Any], now_s: float) -> None:
+        take(change, now_s)
         self._has_more_room = True
-
-    def _topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
-        self._nodes.topology(change, now_s)
-        self._has_more_room = True
-
-    def _tell_others(self, now_s: float) -> None:
-        for node in self._gang_binder.given:
-            self._nodes.doubt(node)
-        self._gang_binder.given.clear()
-        self._nodes.tell_others(self._booked_on, now_s)
 
     def _booked_on(self, node: NodeName) -> set[str]:
-        """The pods on a node that the World knows as a job's."""
         pods = ((key, self._owner_index.run_of(key)) for key in self._cluster.pods_on(node))
         return {key for key, run in pods if run is not None and run.holds(key)}
-
-
-def _name(controller: Controller) -> str:
-    """The name of a controller in the failure counters."""
-    return type(controller).__name__

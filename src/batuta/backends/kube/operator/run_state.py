@@ -12,10 +12,13 @@ from typing import TypeAlias
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over, pod_key
 from batuta.backends.kube.jobtypes.job_type import Change, JobType, Run
-from batuta.backends.kube.operator.context import PodPlacement
-from batuta.backends.kube.operator.gangs import gpus_of, placement_from
+from batuta.backends.kube.objects import gpus_of
+from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
+
+Places: TypeAlias = tuple[Span, ...]
+"""By replica."""
 
 
 class PodSet:
@@ -39,8 +42,6 @@ class PodSet:
             owner.uid == self._uid for owner in meta.owner_references if owner.controller and owner.kind == names.KIND
         )
 
-    # --------------------------------------------------------------------------------------------- members
-
     def workers(self, kind: JobType | None) -> dict[int, objects.Pod]:
         """Worker pods that are not over and stay, of whatever start, by replica; of two the newer one."""
         found = ((index, pod) for index, pod in self._staying(kind) if not is_over(pod))
@@ -61,7 +62,6 @@ class PodSet:
         ]
 
     def has_places(self, kind: JobType | None) -> bool:
-        """Whether a worker has a place."""
         return any(pod.spec.node_name for pod in self.workers(kind).values())
 
     def last_start(self) -> int:
@@ -133,7 +133,7 @@ def resume_run(uj: UnifiedJob, kind: JobType, pod_set: PodSet, planned: Placemen
     if on_its_way and _can_be(uj, kind, begun, len(workers)):
         run = Run(len(workers), start, first, ceiling)
         return AdoptedRun(run, workers, stood if _can_be(uj, kind, begun, len(stood)) else ())
-    size = max((n for n in range(1, len(stood) + 1) if _is_legal(uj, n)), default=0)
+    size = max((n for n in range(1, len(stood) + 1) if replicas.allows(n)), default=0)
     if size == 0 or not _can_be(uj, kind, begun, size):
         return None
     return AdoptedRun(Run(size, start, first, ceiling), stood[:size], stood[:size])
@@ -144,135 +144,6 @@ def _can_be(uj: UnifiedJob, kind: JobType, begun: Run, size: int) -> bool:
     if size == begun.target:
         return True
     return size > 0 < begun.target and kind.change(uj, begun, size) is Change.IN_PLACE
-
-
-def _is_legal(uj: UnifiedJob, size: int) -> bool:
-    replicas = uj.spec.replica_spec
-    return size in replicas.sizes if replicas.sizes else replicas.min_replicas <= size <= replicas.largest
-
-
-Places: TypeAlias = tuple[Span, ...]
-"""By replica."""
-
-
-class RunState:
-    """Where one job is, was, and shall be. Without a run nothing of it is there."""
-
-    def __init__(self, pod_set: PodSet) -> None:
-        self._pod_set = pod_set
-        self.run: Run | None = None
-        self.places: Places = ()
-        """Where its members are, or shall be."""
-        self.stood: Places = ()
-        """The places of this run when all its members had one last: it can go back there."""
-        self.ran: Places = ()
-        """Its places when all its members had begun last. Who came since can go without being missed."""
-        self.has_started = False
-        """All that the World wants of it runs, and the World knows."""
-        self.is_spent = False
-        """Members of the run have been told to end: the next one is another start."""
-
-    def take_up(self, found: AdoptedRun, kind: JobType) -> None:
-        """Goes on with a run that another operator had begun."""
-        self.run, self.places, self.stood = found.run, found.places, found.stood
-        self.has_started = self.stood == self.places and all(map(has_begun, self.members(kind).values()))
-        self.ran = self.places if self.has_started else ()
-
-    def members(self, kind: JobType) -> dict[int, objects.Pod]:
-        """The pods of the run by replica."""
-        assert self.run is not None
-        return self._pod_set.members(kind, self.run.start)
-
-    # -------------------------------------------------------------------------------- towards other places
-
-    def keeps_members(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
-        """Whether those that run now go on when the job has these places."""
-        if self.run is None or self.is_spent or not workers:
-            return False
-        if self.places == workers or self._can_go_back_to(kind, workers):
-            return True
-        return self._changes_in_place(uj, kind, workers)
-
-    def aim(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
-        """Makes the run the one that is wanted: changed if its type can be, else another; whether another."""
-        run, target, is_another = self.run, len(workers), False
-        if self.is_spent:
-            run, self.is_spent = None, False
-        if run is not None and self.places == workers:
-            return False
-        if run is not None and self._changes_in_place(uj, kind, workers):
-            self.run, self.stood = replace(run, target=target), self.stood[:target]
-        elif run is not None and self._can_go_back_to(kind, workers):
-            self.run, self.stood = replace(run, target=target), workers
-        elif run is not None and run.target == target and not self._pod_set.has_places(kind):
-            pass  # its pods have no place yet, so another one costs nothing
-        else:
-            own = -1 if self.run is None else self.run.start
-            start = max(self._pod_set.last_start(), own, _known_start(uj)) + 1
-            self.run = Run(target, start, target, uj.spec.replica_spec.largest)
-            self.stood = self.ran = ()
-            is_another = True
-        self.places, self.has_started = workers, False
-        return is_another
-
-    def _changes_in_place(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
-        """Whether members come or go, and all others stay where they are and go on."""
-        assert self.run is not None
-        common = min(len(self.places), len(workers))
-        if not self.stood or self.places[:common] != workers[:common]:
-            return False
-        return kind.change(uj, self.run, len(workers)) is Change.IN_PLACE
-
-    def _can_go_back_to(self, kind: JobType, workers: Places) -> bool:
-        """Whether it has these places and was about to grow, and no pod that came for that has begun."""
-        if workers != self.ran:
-            return False
-        newcomers = (pod for index, pod in self.members(kind).items() if index >= len(workers))
-        return not any(map(has_begun, newcomers))
-
-    # ------------------------------------------------------------------------------------- as it goes on
-
-    def can_go_back(self, kind: JobType | None) -> bool:
-        """Whether all that stood are where they were. One that was made again since is not."""
-        if kind is None or self.run is None or not self.stood:
-            return False
-        members = self.members(kind)
-        return all(
-            index in members and members[index].spec.node_name == place.node for index, place in enumerate(self.stood)
-        )
-
-    def go_back(self) -> Placement:
-        """New members could not be placed: it stays as it was."""
-        assert self.run is not None
-        self.run, self.places = replace(self.run, target=len(self.stood)), self.stood
-        self.has_started = True
-        return placement_from(self.stood)
-
-    def leaves(self, pod: objects.Pod, kind: JobType | None) -> bool:
-        """Whether a pod is none of those that there shall be."""
-        if self.run is None or pod.metadata.labels.get(names.START) != str(self.run.start):
-            return True
-        index = None if kind is None else kind.replica_of(pod)
-        return index is not None and index >= self.run.target
-
-    def leave(self) -> None:
-        """Its places are given back, and there is no return to them."""
-        self.has_started = False
-        self.stood = self.ran = ()
-
-    def end(self) -> None:
-        """No pod of the run is left."""
-        self.run, self.places = None, ()
-
-    def without_replicas(self, uj: UnifiedJob) -> Run:
-        """The run without a member."""
-        last = max(self._pod_set.last_start(), _known_start(uj), 0)
-        return Run(0, last if self.run is None else self.run.start)
-
-
-def _known_start(uj: UnifiedJob) -> int:
-    """The start that was written down last; -1 for none."""
-    return -1 if uj.status.run is None else uj.status.run.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,24 +172,140 @@ class GangStatus:
         return all(map(has_begun, self.members.values()))
 
 
-def gang_status(run_state: RunState, pod_set: PodSet, kind: JobType) -> GangStatus:
-    """Looks at a run that has been aimed at its places."""
-    assert run_state.run is not None
-    target, places, there = run_state.run.target, run_state.places, run_state.members(kind)
-    members = {index: pod for index, pod in there.items() if index < target}
-    is_full = len(members) == target
-    astray = (
-        (index, pod.spec.node_name)
-        for index, pod in members.items()
-        if pod.spec.node_name not in ("", places[index].node)
-    )
-    waiting = [PodPlacement(pod, places[index]) for index, pod in members.items() if not pod.spec.node_name]
-    waiting += [PodPlacement(pod, None) for pod in pod_set.helpers(kind) if not pod.spec.node_name]
-    return GangStatus(
-        members,
-        is_full,
-        is_full and len(there) == target,
-        tuple(index for index in range(len(run_state.stood)) if index not in members),
-        next(astray, None),
-        tuple(waiting),
-    )
+@dataclass(slots=True, eq=False)
+class RunState:
+    """Where one job is, was, and shall be. Without a run nothing of it is there."""
+
+    pod_set: PodSet
+    run: Run | None = None
+    places: Places = ()
+    """Where its members are, or shall be."""
+    stood: Places = ()
+    """The places of this run when all its members had one last: it can go back there."""
+    ran: Places = ()
+    """Its places when all its members had begun last. Who came since can go without being missed."""
+    has_started: bool = False
+    """All that the World wants of it runs, and the World knows."""
+    is_spent: bool = False
+    """Members of the run have been told to end: the next one is another start."""
+
+    def take_up(self, found: AdoptedRun, kind: JobType) -> None:
+        """Goes on with a run that another operator had begun."""
+        self.run, self.places, self.stood = found.run, found.places, found.stood
+        self.has_started = self.stood == self.places and all(map(has_begun, self.members(kind).values()))
+        self.ran = self.places if self.has_started else ()
+
+    def members(self, kind: JobType) -> dict[int, objects.Pod]:
+        assert self.run is not None
+        return self.pod_set.members(kind, self.run.start)
+
+    def pods(self) -> list[objects.Pod]:
+        """All pods of the run, launchers included."""
+        start = "" if self.run is None else str(self.run.start)
+        return [pod for pod in self.pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
+
+    def keeps_members(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
+        """Whether those that run now go on when the job has these places."""
+        if self.run is None or self.is_spent or not workers:
+            return False
+        if self.places == workers or self._can_go_back_to(kind, workers):
+            return True
+        return self._changes_in_place(uj, kind, workers)
+
+    def aim(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
+        """Makes the run the one that is wanted: changed if its type can be, else another; whether another."""
+        run, target, is_another = self.run, len(workers), False
+        if self.is_spent:
+            run, self.is_spent = None, False
+        if run is not None and self.places == workers:
+            return False
+        if run is not None and self._changes_in_place(uj, kind, workers):
+            self.run, self.stood = replace(run, target=target), self.stood[:target]
+        elif run is not None and self._can_go_back_to(kind, workers):
+            self.run, self.stood = replace(run, target=target), workers
+        elif run is not None and run.target == target and not self.pod_set.has_places(kind):
+            pass  # its pods have no place yet, so another one costs nothing
+        else:
+            own = -1 if self.run is None else self.run.start
+            start = max(self.pod_set.last_start(), own, _known_start(uj)) + 1
+            self.run = Run(target, start, target, uj.spec.replica_spec.largest)
+            self.stood = self.ran = ()
+            is_another = True
+        self.places, self.has_started = workers, False
+        return is_another
+
+    def _changes_in_place(self, uj: UnifiedJob, kind: JobType, workers: Places) -> bool:
+        """Whether members come or go, and all others stay where they are and go on."""
+        assert self.run is not None
+        common = min(len(self.places), len(workers))
+        if not self.stood or self.places[:common] != workers[:common]:
+            return False
+        return kind.change(uj, self.run, len(workers)) is Change.IN_PLACE
+
+    def _can_go_back_to(self, kind: JobType, workers: Places) -> bool:
+        """Whether it has these places and was about to grow, and no pod that came for that has begun."""
+        if workers != self.ran:
+            return False
+        newcomers = (pod for index, pod in self.members(kind).items() if index >= len(workers))
+        return not any(map(has_begun, newcomers))
+
+    def can_go_back(self, kind: JobType | None) -> bool:
+        """Whether all that stood are where they were. One that was made again since is not."""
+        if kind is None or self.run is None or not self.stood:
+            return False
+        members = self.members(kind)
+        return all(
+            index in members and members[index].spec.node_name == place.node for index, place in enumerate(self.stood)
+        )
+
+    def go_back(self) -> Placement:
+        assert self.run is not None
+        self.run, self.places = replace(self.run, target=len(self.stood)), self.stood
+        self.has_started = True
+        return placement_from(self.stood)
+
+    def gang_status(self, kind: JobType) -> GangStatus:
+        """Looks at a run that has been aimed at its places."""
+        assert self.run is not None
+        target, places, there = self.run.target, self.places, self.members(kind)
+        members = {index: pod for index, pod in there.items() if index < target}
+        is_full = len(members) == target
+        astray = (
+            (index, pod.spec.node_name)
+            for index, pod in members.items()
+            if pod.spec.node_name not in ("", places[index].node)
+        )
+        waiting = [PodPlacement(pod, places[index]) for index, pod in members.items() if not pod.spec.node_name]
+        waiting += [PodPlacement(pod, None) for pod in self.pod_set.helpers(kind) if not pod.spec.node_name]
+        return GangStatus(
+            members,
+            is_full,
+            is_full and len(there) == target,
+            tuple(index for index in range(len(self.stood)) if index not in members),
+            next(astray, None),
+            tuple(waiting),
+        )
+
+    def leaves(self, pod: objects.Pod, kind: JobType | None) -> bool:
+        """Whether a pod is none of those that there shall be."""
+        if self.run is None or pod.metadata.labels.get(names.START) != str(self.run.start):
+            return True
+        index = None if kind is None else kind.replica_of(pod)
+        return index is not None and index >= self.run.target
+
+    def leave(self) -> None:
+        """Its places are given back, and there is no return to them."""
+        self.has_started = False
+        self.stood = self.ran = ()
+
+    def end(self) -> None:
+        self.run, self.places = None, ()
+
+    def without_replicas(self, uj: UnifiedJob) -> Run:
+        last = max(self.pod_set.last_start(), _known_start(uj), 0)
+        return Run(0, last if self.run is None else self.run.start)
+
+
+def _known_start(uj: UnifiedJob) -> int:
+    """The start that was written down last; -1 for none."""
+    return -1 if uj.status.run is None else uj.status.run.start

@@ -1,85 +1,56 @@
-"""Reconcile one UnifiedJob: its spec and the World's placement become children, their state becomes events.
-
-`ParkingController` sets `suspend` on jobs that the World has parked because they left their GPUs idle.
-Without it the next operator would start them again, and the user could not resume them.
-"""
+"""Reconcile one UnifiedJob: its spec and the World's placement become children, their state becomes events."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
-from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.children import Children, Unmakeable
-from batuta.backends.kube.operator.context import KnownJob, ReconcileContext
-from batuta.backends.kube.operator.events import EventReason, EventRecorder, counted
-from batuta.backends.kube.operator.gangs import placement_from
+from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
+from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
 from batuta.backends.kube.operator.replica_controller import (
-    FailureAttribution,
-    JobCompletion,
+    Children,
     MisplacedPod,
     ReplicaController,
     Started,
-    deadline_s,
-    expires_s,
+    Unmakeable,
 )
 from batuta.backends.kube.operator.run_state import PodSet, RunState
-from batuta.backends.kube.operator.spec_reader import SpecReader
 from batuta.backends.kube.operator.unified_job_status import (
     DEADLINE,
+    EventReason,
+    EventRecorder,
     Outlook,
     StatusWriter,
+    counted,
     ending_of,
-    is_finished,
 )
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import Changed, WriteQueue, Written
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.progress.trainer_session import TrainerSession, grace_s
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UnifiedJob, with_tolerations
+from batuta.backends.kube.unified_job.to_job import JobRequest, read_request, settle_size
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.job import Job, JobId, JobState, SizeChoice
-from batuta.core.reason import Evidence
-from batuta.core.world import World
+from batuta.core.job import DesiredState, Job, JobId, JobState, SizeChoice
+from batuta.core.reason import Reason
+from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
-from batuta.engine.jobs.reconcile import (
-    Action,
-    Adopt,
-    BackOff,
-    Conclude,
-    Desired,
-    GiveUp,
-    Grace,
-    Maintain,
-    Observed,
-    ObservedRun,
-    RequestCheckpoint,
-    RestartPolicy,
-    RunPhase,
-    Start,
-    Stay,
-    Stop,
-    reconcile,
-)
 
-_ENDS: Final = {
-    Outcome.SUCCEEDED: RunEnd.SUCCEEDED,
-    Outcome.FAILED: RunEnd.FAILED,
-    Outcome.DISRUPTED: RunEnd.LOST,
-}
+_ENDS: Final = {Outcome.SUCCEEDED: RunEnd.SUCCEEDED, Outcome.FAILED: RunEnd.FAILED, Outcome.DISRUPTED: RunEnd.LOST}
+_ASK_AGAIN_S: Final = 0.25
+"""Before it is asked again whether a failure is the job's own."""
 
 
 class UnifiedJobReconciler:
     """Level-triggered: whatever is there when it is driven, it does the next step towards what is wanted."""
+
+    is_urgent = False
 
     def __init__(
         self, context: ReconcileContext, observed: ObjectCache, job: UnifiedJob, known: KnownJob | None = None
@@ -98,19 +69,35 @@ class UnifiedJobReconciler:
         self._run_state = RunState(self._pod_set)
         self._children = Children(context, observed)
         self._session = TrainerSession(context, job.id)
-        self._replica_controller = ReplicaController(
-            context, self._pod_set, self._run_state, self._children, self._session
-        )
+        self._replica_controller = ReplicaController(context, self._run_state, self._children, self._session)
         self._status = StatusWriter(context)
         self._recorder = EventRecorder(context)
-        self._spec_reader = SpecReader(context, observed, self.outlook, self._recorder, known)
-        self._attribution = FailureAttribution(context, job.id)
-        self._ending = JobCompletion(context, self.outlook, self._recorder, self._children, self._replica_controller)
+        self._request: JobRequest | None = None
+        """What the World knows of it; None while it does not."""
+        self.size_choice: SizeChoice | None = None
+        """Why it asks for the size that it does, where its user left that open."""
+        if known is not None:
+            self._request = JobRequest(known.job, DesiredState.PARK if known.is_parked else DesiredState.RUN)
+            self.size_choice = known.job.size_choice
+        self._tolerations: tuple[dict[str, Any], ...] = ()
+        """What its pods tolerate beyond what their template says, from the admission gate."""
+        self._is_told = False
+        """It is over, and nothing more is to be said to the World."""
+        self._has_vanished = False
+        """The object is gone: there is nothing to write to."""
+        self._is_silent = False
+        """It was finished when it was first seen: there is nothing to be said to people."""
+        self._is_announced = False
+        """The World knows that it is going."""
         self._deadline_s = math.inf
         """Until when the checkpoint that was asked for is waited for."""
         self._has_looked = False
         """It was looked for a run that an operator before this one had begun."""
         self._refusals = 0
+        self._attempt = (-1, 0.0)
+        """The start that is on its way, and since when."""
+        self._failed_s = math.inf
+        """When that was first seen to have failed."""
         self.due_s = math.inf
         """When it wants to be driven even if nothing happens."""
 
@@ -125,16 +112,12 @@ class UnifiedJobReconciler:
     def lose(self, key: str) -> None:
         self._pod_set.lose(key)
 
-    def look(self, job: UnifiedJob) -> None:
-        """The object has changed."""
-        if job.metadata.uid != self.uj.metadata.uid:
-            self._ending.has_vanished = True
+    def look(self, job: UnifiedJob | None) -> None:
+        """The object has changed; None: it is gone."""
+        if job is None or job.metadata.uid != self.uj.metadata.uid:
+            self._has_vanished = True
         else:
             self.uj = job
-
-    def vanish(self) -> None:
-        """The object is gone."""
-        self._ending.has_vanished = True
 
     def failed(self, write: str, why: str) -> None:
         """A write did not work, and is tried again when it may be."""
@@ -148,13 +131,11 @@ class UnifiedJobReconciler:
 
     @property
     def result(self) -> str | None:
-        """What its script has given as its result, as JSON."""
         return self._session.result or self.uj.status.result
 
     @property
-    def size_choice(self) -> SizeChoice | None:
-        """Why it asks for the size that it does, where its user left that open."""
-        return self._spec_reader.size_choice
+    def _job(self) -> Job | None:
+        return None if self._request is None else self._request.job
 
     @property
     def run(self) -> Run | None:
@@ -166,41 +147,35 @@ class UnifiedJobReconciler:
 
     @property
     def replicas(self) -> int:
-        """How many members it shall have."""
         return 0 if self.run is None or self.wanted is None else self.run.target
 
     def leaves(self, pod: objects.Pod) -> bool:
-        """Whether a pod of it gives its place back soon."""
         if self.wanted is None or pod.metadata.deletion_timestamp or self._session.is_asking:
             return True
         return self._run_state.leaves(pod, self._kind)
 
     @property
     def is_booked(self) -> bool:
-        """Whether the World knows it: it was understood, and is not over."""
-        return self._spec_reader.job is not None and not self._ending.is_told
+        """It was understood, and is not over."""
+        return self._job is not None and not self._is_told
 
     @property
     def is_settled(self) -> bool:
         """Whether it is over, its object says so, and nothing of it is left that could still change."""
-        ending = self._ending
         return (
-            ending.is_told
-            and not ending.has_vanished
+            self._is_told
+            and not self._has_vanished
             and not self.uj.metadata.deletion_timestamp
-            and (ending.is_silent or self._status.is_shown)
-            and is_finished(self.uj)
+            and (self._is_silent or self._status.is_shown)
+            and self.uj.is_over
             and all(map(is_over, self._pod_set.pods.values()))
         )
 
     @property
     def expires_s(self) -> float:
-        """When its object is to be deleted, if it is over."""
-        return expires_s(self.uj)
-
-    @property
-    def is_urgent(self) -> bool:
-        return False
+        """When its object is to be deleted, if it is over: by its user's own word."""
+        ttl_s, ended_s = self.uj.spec.ttl_seconds_after_finished, seconds(self.uj.status.completion_time)
+        return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
 
     def holds(self, key: str) -> bool:
         """The World knows of its workers; launchers have no GPUs and are placed by the binder alone."""
@@ -214,7 +189,7 @@ class UnifiedJobReconciler:
 
     def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
         """New members of a running job go, and it stays as it was; a job that was starting waits again."""
-        if self._spec_reader.job is None or self.run is None:
+        if self._job is None or self.run is None:
             return
         self._refusals += 1
         pause_s = self._context.timing.refusal_backoff.pause_s(self._refusals)
@@ -235,48 +210,77 @@ class UnifiedJobReconciler:
     def broke(self, error: Exception, now_s: float) -> None:
         """The last turn failed by a fault of ours: its object says so until one works."""
         self.outlook.fault = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
-        if not self._ending.has_vanished and not self._ending.is_silent:
+        if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
 
     def drive(self, now_s: float) -> None:
         self.due_s, self.outlook.fault = math.inf, ""
-        ending = self._ending
         if self.uj.spec.managed_by not in ("", names.MANAGED_BY):
-            self.is_over = ending.has_vanished
+            self.is_over = self._has_vanished
             return
         meta = self.uj.metadata
-        if ending.has_vanished or meta.deletion_timestamp or self._observed.is_going(meta.namespace):
+        if self._has_vanished or meta.deletion_timestamp or self._observed.is_going(meta.namespace):
             self._go(now_s)
-        elif ending.is_told or is_finished(self.uj):
+        elif self._is_told or self.uj.is_over:
             self._rest(now_s)
-        elif self._hear(now_s):
+        elif self._read_spec(now_s) or self._job is not None:
             self._work(now_s)
         self._session.listen(self._kind, self._pod_set.pods.values())
         self.due_s = min(self.due_s, self._session.watch(meta.labels, now_s))
-        if not ending.has_vanished and not ending.is_silent:
+        if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
             self.due_s = min(self.due_s, self._status.due_s)
 
-    def _hear(self, now_s: float) -> bool:
-        """Listens to the user; whether there is something to be done."""
-        before = self._spec_reader.job
-        if not self._spec_reader.hear(self.uj, bool(self._pod_set.pods), now_s):
-            return before is not None
-        job = self._spec_reader.job
-        assert job is not None
-        if job != before:
-            self._session.changed(job)
+    def _read_spec(self, now_s: float) -> bool:
+        """Tells the World what is wanted now. False when that is not understood, or the gate forbids it."""
+        before, request = self._request, self._pass_gate()
+        self.outlook.faults = request.faults
+        if request.job is None:
+            if request.faults:
+                self._recorder.tell(self.uj, EventReason.INVALID, "; ".join(request.faults), now_s)
+            return False
+        self._request = request
+        if before is None:
+            self._come(request.job, now_s)
+        elif request.job != before.job:
+            self._context.say(ev.JobChanged(now_s, request.job, cause="kubernetes"))
+        if before is None or request.job != before.job:
+            self._session.changed(request.job)
+        if request.wish is not (DesiredState.RUN if before is None else before.wish):
+            self._context.say(ev.JobWished(now_s, self.id, request.wish, cause="kubernetes"))
         return True
 
-    def _be_found(self, job: Job, now_s: float) -> None:
+    def _pass_gate(self) -> JobRequest:
+        """What the World shall know of it after the admission gate."""
+        request = read_request(self.uj, self._observed.priorities, self._observed.workload_priorities)
+        if request.job is not None:
+            job, self.size_choice = settle_size(self.uj, request.job, self.size_choice, self._context.choose)
+            request = replace(request, job=job)
+        is_inside = self._request is not None or bool(self._pod_set.pods)
+        passed = self._context.gate(self.uj, request, is_inside)
+        self.outlook.waiting, self._tolerations = passed.waiting, passed.tolerations
+        if passed.waiting is not None and self._request is not None:
+            return replace(passed.asked, job=self._request.job)  # it is parked as the World knows it
+        return passed.asked
+
+    def _come(self, job: Job, now_s: float) -> None:
+        if job.id in self._context.past:
+            self._context.past.discard(job.id)
+            self._context.keep_result(job.id, "null")  # what another job of this name gave is not its own
+            self._context.say(ev.JobForgotten(now_s, job.id))
+        self._context.say(ev.JobSubmitted(now_s, job, cause="kubernetes"))
+        if self.size_choice is not None:
+            self._recorder.tell(self.uj, EventReason.SIZE_CHOSEN, self.size_choice.sentence, now_s)
+
+    def _be_found(self, now_s: float) -> None:
         """Takes up the run that an operator before this one had begun."""
-        kind = self._kind
-        if kind is None or self.is_ending:
+        job, kind = self._job, self._kind
+        if job is None or kind is None or self.is_ending:
             return
         found = self._replica_controller.take_up(self.uj, kind, job, self.wanted, now_s)
         if found is None:
             return
-        self._recorder.found(len(found.stood))
+        self._recorder.size = len(found.stood)  # as was told before
         placement = placement_from(found.places)
         if self.has_started or self.wanted != placement:
             self._context.say(ev.JobFound(now_s, self.id, placement, self.has_started, cause="kubernetes"))
@@ -284,92 +288,87 @@ class UnifiedJobReconciler:
 
     def _work(self, now_s: float) -> None:
         """Brings it on towards what the World wants: observes, asks what comes next, and carries that out."""
-        job, kind, latest_s = self._spec_reader.job, self._kind, deadline_s(self.uj)
-        self.due_s = latest_s
-        if now_s >= latest_s:
-            self._reconcile(Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
+        job, kind = self._job, self._kind
+        limit_s, began_s = self.uj.spec.active_deadline_seconds, seconds(self.uj.status.start_time)
+        self.due_s = began_s + limit_s if limit_s is not None and began_s else math.inf
+        if now_s >= self.due_s:
+            self._reconcile(jobs.Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
             return
         if job is None or kind is None:
             return
         if not self._has_looked:
-            self._reconcile(Observed(ObservedRun(is_adopted=False)), now_s)
+            self._reconcile(jobs.Observed(jobs.ObservedRun(is_adopted=False)), now_s)
         workers = None if self.wanted is None else self.wanted.workers(job.gpus_per_replica)
         run = self._replica_controller.observe(self.uj, kind, workers, self._deadline_s, now_s)
         is_done = run is not None and run.outcome is not None
         if not is_done or not self._replica_controller.has_last_words(kind, job, now_s):
-            self._reconcile(Observed(run, failures=self.failures), now_s)
-            self._replica_controller.repeat_request(self.uj, now_s)
+            self._reconcile(jobs.Observed(run, failures=self.failures), now_s)
+            if self._session.is_asking:
+                self._session.repeat_request(self.uj, self._run_state.pods(), now_s)
         self.due_s = min(self.due_s, self._replica_controller.due_s)
 
-    def _reconcile(self, observed: Observed, now_s: float) -> None:
-        decision = reconcile(self._desired(), observed, now_s)
-        self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
-        for action in decision.actions:
-            self._carry_out(action, now_s)
-
-    def _desired(self) -> Desired:
-        return Desired(
+    def _reconcile(self, observed: jobs.Observed, now_s: float) -> None:
+        desired = jobs.Desired(
             self.wanted,
             is_ending=self.is_ending,
             saves_on_request=True,
             # The kubelet sees to it that pods end in time.
-            grace=Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
-            restart=RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
+            grace=jobs.Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
+            restart=jobs.RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
         )
+        decision = jobs.reconcile(desired, observed, now_s)
+        self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
+        for action in decision.actions:
+            self._carry_out(action, now_s)
 
-    def _carry_out(self, action: Action, now_s: float) -> None:
-        job, kind = self._spec_reader.job, self._kind
+    def _carry_out(self, action: jobs.Action, now_s: float) -> None:
         match action:
-            case Conclude(state, outcome):
+            case jobs.Conclude(state, outcome):
                 if outcome.end is RunEnd.TIME_LIMIT:
                     self.outlook.end_reason = DEADLINE
                 detail = outcome.detail or ("it was cancelled" if state is JobState.CANCELLED else "")
                 self._end(state, detail, now_s, outcome.exit_code)
-            case GiveUp(outcome, failures):
+            case jobs.GiveUp(outcome, failures):
                 self.wanted, self.failures = None, failures
                 self.outlook.cause = outcome.detail
                 detail = f"{outcome.detail}; it failed {counted(failures, 'time')}"
                 self._end(JobState.FAILED, detail, now_s, outcome.exit_code)
-            case _:
-                assert job is not None
-                assert kind is not None
-                self._carry_out_on_run(action, job, kind, now_s)
-
-    def _carry_out_on_run(self, action: Action, job: Job, kind: JobType, now_s: float) -> None:
-        match action:
-            case Adopt():
+            case jobs.Adopt():
                 self._has_looked = True
-                self._be_found(job, now_s)
-            case Start() | Maintain():
-                self._bring(job, kind, now_s)
-            case Stay():
+                self._be_found(now_s)
+            case jobs.Start() | jobs.Maintain():
+                self._bring(now_s)
+            case jobs.Stay():
                 self._session.stays()
-                self._bring(job, kind, now_s)
-            case RequestCheckpoint():
-                self._replica_controller.request_checkpoint(self.uj, now_s)
-            case Stop():
+                self._bring(now_s)
+            case jobs.RequestCheckpoint():
+                self._session.request_checkpoint(self.uj, self._run_state.pods(), now_s)
+            case jobs.Stop():
                 self._session.stop_waiting()
                 if self.wanted is None or self.is_ending:
-                    self._stop(kind, now_s)
+                    self._stop(now_s)
                 else:
-                    self._bring(job, kind, now_s)  # by another start, which replaces this one
-            case BackOff(outcome, not_before_s):
+                    self._bring(now_s)  # by another start, which replaces this one
+            case jobs.BackOff(outcome, not_before_s):
                 self._interrupt(outcome, not_before_s, now_s)
-                self._stop(kind, now_s)
+                self._stop(now_s)
 
-    def _bring(self, job: Job, kind: JobType, now_s: float) -> None:
+    def _bring(self, now_s: float) -> None:
+        job, kind = self._job, self._kind
         assert self.wanted is not None
+        assert job is not None
+        assert kind is not None
         workers = self.wanted.workers(job.gpus_per_replica)
+        tolerated = (*self._tolerations, *self._context.tolerations(self.id))
+        tolerant = with_tolerations(self.uj, tolerated) if tolerated else self.uj
         try:
-            became = self._replica_controller.bring(
-                self.uj, kind, job, workers, self._spec_reader.dressed(self.uj), now_s
-            )
+            became = self._replica_controller.bring(self.uj, kind, job, workers, tolerant, now_s)
         except Unmakeable as error:
             self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return
-        self.outlook.trouble = self._replica_controller.trouble
-        if self.run is not None:
-            self._attribution.begins(self.run.start, now_s)
+        self.outlook.trouble = self._children.trouble
+        if self.run is not None and self.run.start != self._attempt[0]:
+            self._attempt, self._failed_s = (self.run.start, now_s), math.inf
         match became:
             case Started():
                 self._refusals, self.outlook.cause = 0, ""
@@ -379,8 +378,7 @@ class UnifiedJobReconciler:
                 self.refused(f"somebody else has bound replica {replica} to node {node}", (), now_s)
                 self.due_s = now_s  # what was decided on now is done at once
             case JobStatus():
-                outcome = self._outcome_of(became, job, kind, now_s)
-                if outcome is not None:
+                if (outcome := self._outcome_of(became, job, kind, now_s)) is not None:
                     self._settle(outcome, now_s)
 
     def _outcome_of(self, status: JobStatus, job: Job, kind: JobType, now_s: float) -> RunOutcome | None:
@@ -390,9 +388,10 @@ class UnifiedJobReconciler:
             return None
         message = status.message
         if end is RunEnd.FAILED:
-            excuse = self._attribution.excuse(now_s)
+            self._failed_s = min(self._failed_s, now_s)
+            excuse = self._context.excuse(self.id, self._attempt[1], self._failed_s, now_s)
             if excuse is None:
-                self.due_s = min(self.due_s, self._attribution.due_s)
+                self.due_s = min(self.due_s, now_s + _ASK_AGAIN_S)
                 return None
             if excuse:
                 end, message = RunEnd.LOST, f"{message} ({excuse})"
@@ -403,8 +402,8 @@ class UnifiedJobReconciler:
         failures = self.failures + (outcome.end is RunEnd.FAILED)
         # Only failures of its own make it wait: a cluster that takes pods away gives others.
         streak = failures if outcome.end is RunEnd.FAILED else 0
-        ended = ObservedRun(RunPhase.OVER, outcome=outcome, streak=streak)
-        self._reconcile(Observed(ended, failures=failures), now_s)
+        ended = jobs.ObservedRun(jobs.RunPhase.OVER, outcome=outcome, streak=streak)
+        self._reconcile(jobs.Observed(ended, failures=failures), now_s)
 
     def _interrupt(self, outcome: RunOutcome, not_before_s: float, now_s: float) -> None:
         self.wanted = None
@@ -416,43 +415,71 @@ class UnifiedJobReconciler:
         )
         self._run_state.leave()
 
-    def _stop(self, kind: JobType, now_s: float) -> None:
+    def _stop(self, now_s: float) -> None:
         """Gives its places back. A job that is being ended is over when its pods are gone."""
+        assert self._kind is not None
         self._recorder.stopped(self.uj, 0 if self.is_ending else len(self._run_state.stood), now_s)
         keep_waiting = self._refusals > 0 and not self.is_ending
-        is_clear = self._replica_controller.stop(self.uj, kind, keep_waiting, now_s)
-        if is_clear and self.is_ending:
-            self._reconcile(Observed(), now_s)
+        if self._replica_controller.stop(self.uj, self._kind, keep_waiting, now_s) and self.is_ending:
+            self._reconcile(jobs.Observed(), now_s)
 
     # ---------------------------------------------------------------------------------------------- its end
 
     def _end(self, state: JobState, detail: str, now_s: float, exit_code: int | None = None) -> None:
+        """Says to the World and to people how it ended, once, and cleans up."""
         self.wanted = None
         self.outlook.progresses(self._session.progress, None, now_s)  # the World forgets it with the job
-        self._ending.tell(self.uj, state, detail, exit_code, self.result, now_s)
-        self._ending.tidy(self.uj, self._kind, now_s)
+        self.outlook.end = state, detail, now_s
+        if self.result is not None:
+            self._context.keep_result(self.id, self.result)
+        reason, evidence = None, None
+        limit_s = self.uj.spec.active_deadline_seconds
+        if limit_s is not None and self.outlook.end_reason == DEADLINE:
+            reason, evidence = Reason.TIME_LIMIT, (("limit_s", float(limit_s)),)
+        self._context.say(
+            ev.JobEnded(now_s, self.id, state, "kubernetes", exit_code, detail, reason=reason, evidence=evidence)
+        )
+        self._context.past.add(self.id)
+        self._is_told = True
+        if not self._is_silent and not self._has_vanished:
+            self._recorder.ended(self.uj, state, detail, now_s)
+        self._tidy(now_s)
+
+    def _tidy(self, now_s: float) -> None:
+        """No pod holds a GPU for a finished job; finished pods stay so that their logs can be read."""
+        if self.outlook.end is not None and self.outlook.end[0] is JobState.SUCCEEDED:
+            self._children.delete_pods(self.uj, self._pod_set.pods.values(), now_s)
+        else:
+            kind = None if self._has_vanished else self._kind
+            self._replica_controller.clear(self.uj, kind, now_s, keep_over=True)
 
     def _rest(self, now_s: float) -> None:
-        """It is finished."""
+        """It is finished: what it left behind ends, and the object is deleted in time."""
         if self.outlook.end is None:
-            self._ending.find(self.uj, now_s)
-            if self._spec_reader.job is not None:
+            # It was finished before this operator saw it: what there is to be said to people was said.
+            self._is_silent = self._is_told = True
+            self.outlook.end = ending_of(self.uj), self.uj.status.message, now_s
+            if self._job is not None:
                 # The World still has it: another operator finished it and was killed before it reported that.
                 self._end(ending_of(self.uj), self.uj.status.message, now_s)
-        self.due_s = self._ending.rest(self.uj, self._kind, now_s)
+        self._tidy(now_s)
+        if now_s < self.expires_s:
+            self.due_s = self.expires_s
+        else:
+            self.due_s = math.inf
+            delete_unified_job(self._context.writes, self.id, self.uj.metadata.uid, now_s)
 
     def _go(self, now_s: float) -> None:
         """The object is gone or going: so are its pods, and then the job is over."""
-        has_vanished = self._ending.has_vanished
-        if self.is_booked:
-            self._ending.announce(self.uj, now_s)
+        if self.is_booked and not self._is_announced:
+            # Its pods may take long: meanwhile nothing is planned for it.
+            self._is_announced = True
+            self._context.say(ev.JobWished(now_s, self.id, DesiredState.CANCEL, cause="kubernetes"))
         self.wanted = None
-        if self._replica_controller.clear(self.uj, None if has_vanished else self._kind, now_s):
+        if self._replica_controller.clear(self.uj, None if self._has_vanished else self._kind, now_s):
             if self.is_booked:
                 self._end(JobState.CANCELLED, "its UnifiedJob was deleted", now_s)
-            self.is_over = has_vanished
-
-    # ------------------------------------------------------------------------------------------------ parts
+            self.is_over = self._has_vanished
 
     @property
     def _kind(self) -> JobType | None:
@@ -464,53 +491,4 @@ class UnifiedJobReconciler:
         return found
 
     def live_pods(self) -> list[objects.Pod]:
-        """Its workers that are not over, once the World knows it."""
-        return list(self._pod_set.workers(self._kind).values()) if self._spec_reader.job is not None else []
-
-
-KEY: Final = "park/"
-
-
-class ParkingController:
-    """Suspends each job once when it is parked; a user who resumes it is heeded. For the engine's thread."""
-
-    def __init__(self, world: World, observed: ObjectCache, writes: WriteQueue) -> None:
-        self._world = world
-        self._observed = observed
-        self._writes = writes
-        self._done: dict[JobId, Evidence] = self._parked()
-        """What an earlier operator parked is not parked again: its user may have resumed it."""
-
-    def take(self, changed: Changed, now_s: float) -> None:
-        """What is parked is known from the World."""
-
-    def heard(self, written: Written, now_s: float) -> None:
-        if written.key.startswith(KEY) and written.error is not None:
-            self._done.pop(written.key.removeprefix(KEY), None)
-
-    def drive(self, now_s: float) -> None:
-        parked = self._parked()
-        for job in [job for job in self._done if job not in parked]:
-            del self._done[job]
-        for job, why in parked.items():
-            uj = self._observed.unified_jobs.get(job)
-            if self._done.get(job) == why or uj is None:
-                continue
-            if uj.spec.suspend or self._writes.ask(f"{KEY}{job}", partial(_suspend, uj), now_s):
-                self._done[job] = why
-
-    def next_s(self) -> float:
-        return math.inf
-
-    def _parked(self) -> dict[JobId, Evidence]:
-        return {job: idle.parked for job, idle in self._world.idle.items() if idle.parked}
-
-
-async def _suspend(uj: UnifiedJob, api: Api) -> None:
-    """With its uid, because another job may have the name by now."""
-    meta = uj.metadata
-    body = {"metadata": {"uid": meta.uid}, "spec": {"suspend": True}}
-    try:
-        await api.patch(UNIFIED_JOB, meta.name, body, meta.namespace)
-    except NotFound:
-        return
+        return list(self._pod_set.workers(self._kind).values()) if self._job is not None else []

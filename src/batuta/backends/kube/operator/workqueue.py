@@ -1,23 +1,31 @@
 """The queues between the engine's thread and the event loop: changes and results one way, writes the other.
 
-Writes go to the API server one per object at a time, and are retried with back-off.
+Writes go to the API server one per object at a time, and are retried with back-off. Those that many controllers
+ask for are at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
 
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import ApiError, NotFound, Unavailable
+from batuta.backends.kube import names
+from batuta.backends.kube.client.api import Api, Propagation
+from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unavailable
 from batuta.backends.kube.client.informer import Change
-from batuta.backends.kube.client.kinds import POD, Kind
+from batuta.backends.kube.client.kinds import EVENT, Kind
+from batuta.backends.kube.objects import Meta
 from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.engine.jobs.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class Written:
 Message: TypeAlias = Changed | Written | LogReport | None
 """None: wake up, there is something else to do."""
 
+_LONGEST_NOTE: Final = 1024
+_LONGEST_NAME: Final = 200
 GATHER_S = 0.005
 """News rarely comes alone: hundreds of pods get their nodes each second. Taken together it costs far less."""
 REST_S = 0.2
@@ -98,15 +108,7 @@ class Inbox:
 WriteFn: TypeAlias = Callable[[Api], Awaitable[Any]]
 AskFn: TypeAlias = Callable[[str, WriteFn, float], bool]
 """Asks for a write, by its key, at a time; false where it may not be asked for yet."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """A write that failed, and when it may be tried again."""
-
-    pause_s: float
-    due_s: float
+RETRY: Final = Backoff(0.25, 30.0)
 
 
 class WriteQueue:
@@ -115,7 +117,8 @@ class WriteQueue:
     def __init__(self, post: Callable[[list[tuple[str, WriteFn]]], None], seed: int = 0) -> None:
         self._post = post
         self._under_way: set[str] = set()
-        self._trouble: dict[str, _Trouble] = {}
+        self._trouble: dict[str, tuple[int, float]] = {}
+        """By key: how often a write has failed in a row, and when it may be tried again."""
         self._waiting: dict[str, float] = {}
         """By key: when it may be tried again, until it was reported."""
         self._asked: list[tuple[str, WriteFn]] = []
@@ -124,17 +127,12 @@ class WriteQueue:
 
     def ask(self, key: str, do: WriteFn, now_s: float) -> bool:
         """Begins with a write, unless one of the same key is under way or has just failed."""
-        if key in self._under_way:
-            return False
-        trouble = self._trouble.get(key)
-        if trouble is not None and now_s < trouble.due_s:
+        _, due_s = self._trouble.get(key, (0, -math.inf))
+        if key in self._under_way or now_s < due_s:
             return False
         self._under_way.add(key)
         self._asked.append((key, do))
         return True
-
-    def is_under_way(self, key: str) -> bool:
-        return key in self._under_way
 
     def is_busy(self, prefix: str) -> bool:
         """Whether a write whose key begins so is under way, or failed and is to be tried again."""
@@ -153,11 +151,9 @@ class WriteQueue:
             self._trouble.pop(written.key, None)
             return
         self.failed += 1
-        before = self._trouble.get(written.key)
-        pause_s = min(before.pause_s * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-        due_s = now_s + pause_s * self._random.uniform(0.8, 1.2)
-        self._trouble[written.key] = _Trouble(pause_s, due_s)
-        self._waiting[written.key] = due_s
+        times = self._trouble.get(written.key, (0, 0.0))[0] + 1
+        due_s = now_s + RETRY.pause_s(times) * self._random.uniform(0.8, 1.2)
+        self._trouble[written.key], self._waiting[written.key] = (times, due_s), due_s
 
     def forget(self, key: str) -> None:
         """The object is gone, and so is the trouble with it."""
@@ -170,8 +166,7 @@ class WriteQueue:
             self.forget(key)
 
     def next_s(self) -> float:
-        """When the first write that failed may be tried again."""
-        return min(self._waiting.values(), default=float("inf"))
+        return min(self._waiting.values(), default=math.inf)
 
     def due(self, now_s: float) -> list[str]:
         """Writes that failed and may be tried again now, each once: the caller asks again."""
@@ -210,19 +205,87 @@ class WriteWorkers:
     async def _work(self) -> None:
         while True:
             key, do = await self._waiting.get()
+            failure: ApiError | None = None
             try:
                 await do(self._api)
             except ApiError as error:
-                self._inbox.put(Written(key, error))
+                failure = error
             except (TimeoutError, OSError) as error:
-                self._inbox.put(Written(key, Unavailable(str(error) or repr(error))))
-            else:
-                self._inbox.put(Written(key, None))
+                failure = Unavailable(str(error) or repr(error))
+            self._inbox.put(Written(key, failure))
 
 
-async def delete_pod(api: Api, *, name: str, namespace: str, uid: str) -> None:
-    """Deletes one pod, unless another of the same name is there by now."""
-    try:
-        await api.delete(POD, name, namespace, uid=uid)
-    except NotFound:
-        return
+# ------------------------------------------------------- writes; an object that is gone by now needs none of them
+
+
+async def create_unless_there(kind: Kind[Any], body: Mapping[str, Any], api: Api) -> None:
+    """Creates an object. One of its name may be there already, from an earlier operator: the next look sees it."""
+    with suppress(AlreadyExists):
+        await api.create(kind, body, body["metadata"]["namespace"])
+
+
+async def patch_object(kind: Kind[Any], meta: Meta, body: Mapping[str, Any], api: Api) -> None:
+    with suppress(NotFound):
+        await api.patch(kind, meta.name, body, meta.namespace)
+
+
+async def patch_status(kind: Kind[Any], meta: Meta, status: Mapping[str, Any], api: Api) -> None:
+    with suppress(NotFound):
+        await api.patch_status(kind, meta.name, status, meta.namespace)
+
+
+async def delete_object(kind: Kind[Any], meta: Meta, api: Api, *, propagation: Propagation | None = None) -> None:
+    """Deletes one object, unless another of the same name is there by now."""
+    with suppress(NotFound):
+        await api.delete(kind, meta.name, meta.namespace, uid=meta.uid, propagation=propagation)
+
+
+def reference(kind: Kind[Any], meta: Meta) -> dict[str, str]:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "uid": meta.uid,
+    }
+
+
+def build_event(
+    about: Mapping[str, str],
+    reason: str,
+    note: str,
+    now_s: float,
+    kind: str,
+    *,
+    said: str,
+    action: str = "",
+    controller: str = names.MANAGED_BY,
+) -> dict[str, Any]:
+    """The Event about an object. `said` in the same minute has the same name, so that it exists once.
+
+    Objects without a namespace have their events in `default`, as the API server requires.
+    """
+    when = datetime.fromtimestamp(now_s, UTC)
+    digest = hashlib.sha256(f"{about['uid']} {said} {int(now_s // 60)}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.name,
+        "metadata": {
+            "name": f"{about['name'][:_LONGEST_NAME]}.{digest}",
+            "namespace": about.get("namespace") or "default",
+        },
+        "eventTime": when.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": controller,
+        "reportingInstance": names.SCHEDULER,
+        "action": action or reason,
+        "reason": reason,
+        "type": kind,
+        "note": note[:_LONGEST_NOTE],
+        "regarding": dict(about),
+    }
+
+
+async def create_event(event: dict[str, Any], api: Api) -> None:
+    # It may exist already, and its namespace may be going, or not be the operator's.
+    with suppress(AlreadyExists, NotFound, Forbidden):
+        await api.create(EVENT, event, event["metadata"]["namespace"])

@@ -17,6 +17,8 @@ from batuta.spec.progress import ProgressReport, parse_line
 
 LONGEST_REPORT_BYTES: Final = 2**14
 """As long as the SDK writes one; what is longer is none."""
+LONGEST_RESULT: Final = 2**14
+_RESULT: Final = "result"
 _PREFIX: Final = REPORT_PREFIX.encode()
 _MARK: Final = _PREFIX + b"{"
 _LONGEST_STAMP: Final = 40
@@ -31,6 +33,7 @@ class ReportLine(NamedTuple):
     text: bytes
 
 
+@dataclass(slots=True)
 class LogLines:
     """Cuts the reports out of one log, through any number of connections.
 
@@ -38,14 +41,13 @@ class LogLines:
     is kept. `refused` counts reports that were too long.
     """
 
-    def __init__(self) -> None:
-        self.refused = 0
-        self._last = b""
-        """The time of the last line that was read whole."""
-        self._resumed = b""
-        """Lines up to this time have been read on an earlier connection."""
-        self._rest = b""
-        """What came last, without an end yet."""
+    refused: int = 0
+    _last: bytes = b""
+    """The time of the last line that was read whole."""
+    _resumed: bytes = b""
+    """Lines up to this time have been read on an earlier connection."""
+    _rest: bytes = b""
+    """What came last, without an end yet."""
 
     @property
     def since(self) -> str:
@@ -57,7 +59,6 @@ class LogLines:
         self._rest, self._resumed = b"", self._last
 
     def take(self, piece: bytes) -> list[ReportLine]:
-        """The reports in one more piece of the log."""
         data = self._rest + piece if self._rest else piece
         end = data.rfind(b"\n") + 1
         self._rest = self._shortened(data[end:])
@@ -114,10 +115,6 @@ def _seconds(stamp: bytes) -> float | None:
         return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-LONGEST_RESULT: Final = 2**14
-_RESULT: Final = "result"
 
 
 @dataclass(frozen=True, slots=True)

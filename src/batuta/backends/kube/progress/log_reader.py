@@ -19,6 +19,21 @@ from batuta.backends.kube.progress.log_lines import LogLines, LogReport, LogSour
 from batuta.core.job import JobId
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
+FIRST_LINES: Final = 1000
+"""Lines that are read of what a log had before it was followed."""
+MOST_REPORTS: Final = 64
+"""Of more reports than this at a time, the last are heard."""
+_log = logging.getLogger(__name__)
+Tell: TypeAlias = Callable[[LogReport], None]
+MOST_LOGS: Final = 128
+"""So many logs are followed at once; more take turns."""
+MOST_ENDS: Final = 32
+"""So many logs are read to their end at once, beside those."""
+TURN_S: Final = 5.0
+WRITES_PER_S: Final = 20.0
+"""Of all jobs together, so many may have their progress written into their status."""
+Changes: TypeAlias = Mapping[JobId, LogSource | None]
+
 
 class LogSlots:
     """Turns of a bounded number of tasks, in the order in which they come. For one event loop."""
@@ -57,15 +72,6 @@ class LogSlots:
                 return
 
 
-FIRST_LINES: Final = 1000
-"""Lines that are read of what a log had before it was followed."""
-MOST_REPORTS: Final = 64
-"""Of more reports than this at a time, the last are heard."""
-_log = logging.getLogger(__name__)
-
-Tell: TypeAlias = Callable[[LogReport], None]
-
-
 @dataclass(frozen=True, slots=True)
 class ReadingPace:
     """How much may be read, how often, and how long things wait."""
@@ -90,6 +96,9 @@ class ReadingPace:
     last_pause_s: float = 0.3
 
 
+DEFAULT_PACE: Final = ReadingPace()
+
+
 class LogReader:
     """One log. `follow` while its pod lives, `finish` when that has ended; both until done or cancelled."""
 
@@ -108,7 +117,6 @@ class LogReader:
         """How many lines are read that are there already; less than at first: what is unread is skipped."""
 
     async def follow(self) -> None:
-        """Reads until there is no such pod any more."""
         while True:
             wait_s = self._rests.next_s  # another log waits for the slot
             try:
@@ -179,18 +187,6 @@ class LogReader:
         _log.log(level, "cannot read the log of pod %s/%s: %s", log.namespace, log.pod, error, extra=ids)
 
 
-MOST_LOGS: Final = 128
-"""So many logs are followed at once; more take turns."""
-MOST_ENDS: Final = 32
-"""So many logs are read to their end at once, beside those."""
-TURN_S: Final = 5.0
-WRITES_PER_S: Final = 20.0
-"""Of all jobs together, so many may have their progress written into their status."""
-
-Changes: TypeAlias = Mapping[JobId, LogSource | None]
-DEFAULT_PACE: Final = ReadingPace()
-
-
 class LogSubscriptions:
     """The engine's side. Each job says which log it wants to be heard; only what changed is passed on."""
 
@@ -208,11 +204,9 @@ class LogSubscriptions:
 
     @property
     def logs(self) -> int:
-        """How many logs are to be heard now."""
         return len(self._wanted)
 
     def count(self, heard: LogReport) -> None:
-        """Something was heard."""
         self.reports += len(heard.said)
         self.refused += heard.refused
 
@@ -228,11 +222,9 @@ class LogSubscriptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether logs are read at all."""
         return self._post is not None
 
     def send(self) -> None:
-        """Hands over what has changed since the last time."""
         if self._changed and self._post is not None:
             changed, self._changed = self._changed, {}
             self._post(changed)
@@ -246,12 +238,7 @@ class LogReaders:
     """The event loop's side: one task for each log, of which so many read at a time."""
 
     def __init__(
-        self,
-        api: Api,
-        tell: Tell,
-        most: int = MOST_LOGS,
-        turn_s: float = TURN_S,
-        pace: ReadingPace = DEFAULT_PACE,
+        self, api: Api, tell: Tell, most: int = MOST_LOGS, turn_s: float = TURN_S, pace: ReadingPace = DEFAULT_PACE
     ) -> None:
         """`tell` is given what was heard, on the event loop."""
         self._api = api
@@ -277,22 +264,14 @@ class LogReaders:
     def take(self, changes: Changes) -> None:
         """The same for the event loop's own thread."""
         for job, log in changes.items():
-            reader = self._leave(job)
-            if log is None:
+            reader, task = self._readers.pop(job, (None, None))
+            if task is not None:
+                task.cancel()
+            if log is None or self._tasks is None:
                 continue
             if reader is None or reader.log.uid != log.uid:
                 reader = LogReader(self._api, log, self._room, self._tell, self._pace)
             reader.log = log
-            self._begin(job, reader)
-
-    def _leave(self, job: JobId) -> LogReader | None:
-        reader, task = self._readers.pop(job, (None, None))
-        if task is not None:
-            task.cancel()
-        return reader
-
-    def _begin(self, job: JobId, reader: LogReader) -> None:
-        if self._tasks is not None:
             self._readers[job] = reader, self._tasks.create_task(self._guarded(reader))
 
     async def _guarded(self, reader: LogReader) -> None:

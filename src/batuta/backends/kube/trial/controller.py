@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import AlreadyExists, NotFound
 from batuta.backends.kube.client.informer import ChangeType
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.backends.kube.jobtypes.status import termination_message
-from batuta.backends.kube.operator.admission import AdmissionGate, GateResult, JobRequest, PendingReason
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.context import AdmissionGate, GateResult, PendingReason, ReconcileContext
 from batuta.backends.kube.operator.reconciler import Reconciler
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.backends.kube.operator.workqueue import Changed, Written, create_unless_there, delete_object
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import owner_reference
 from batuta.backends.kube.trial.reconciler import KEY, TrialContext, TrialReconciler
-from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.backends.kube.unified_job.to_job import queue_of
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
+from batuta.backends.kube.unified_job.to_job import JobRequest, queue_of
 from batuta.core.job import DesiredState, Job, JobId, SizeChoice
 from batuta.core.reason import Reason
 from batuta.core.trial import never_fits
@@ -37,6 +33,8 @@ from batuta.engine.trials.measurement import where_it_fits
 
 _log = logging.getLogger(__name__)
 _NUMBERS: Final = ((names.TRIAL_BUDGET, "budgetSeconds"), (names.TRIAL_EACH, "eachSeconds"))
+_WORDS: Final = {"true": True, "false": False}
+_SUSPENDED: Final = PendingReason("Suspended", "it is suspended; it is tried out when it is resumed")
 
 
 class TrialController:
@@ -54,8 +52,6 @@ class TrialController:
         """Jobs that wait for a trial that is not there yet, …"""
         self._unwanted: dict[str, TrialRun] = {}
         """… and trials for which no job waits any more."""
-
-    # -------------------------------------------------------------------------------- for jobs that wait
 
     def trial_of(self, uj: UnifiedJob) -> TrialReconciler | None:
         """The trial of a job: created by the operator, or by a user under the job's name."""
@@ -79,7 +75,6 @@ class TrialController:
         )
 
     def want(self, uj: UnifiedJob) -> None:
-        """A job waits for its trial."""
         self._wanted[uj.id] = uj
         if self._is_left_over(uj):
             self._unwanted[uj.id] = self._trials[uj.id].run
@@ -90,8 +85,6 @@ class TrialController:
         found = self.trial_of(uj)
         if found is not None and found.conclusion is None and found.run.metadata.owner_references:
             self._unwanted[uj.id] = found.run
-
-    # --------------------------------------------------------------------------------------- what comes in
 
     def take(self, changed: Changed, now_s: float) -> None:
         if changed.kind is TRIAL_RUN:
@@ -109,17 +102,17 @@ class TrialController:
             self._dirty.update(dict.fromkeys(key for key, one in self._trials.items() if one.conclusion is None))
 
     def _note(self, run: TrialRun, *, is_gone: bool) -> None:
-        known = self._trials.get(run.key)
+        known = self._trials.get(run.id)
         if is_gone:
-            self._trials.pop(run.key, None)
-            self._dirty.pop(run.key, None)
+            self._trials.pop(run.id, None)
+            self._dirty.pop(run.id, None)
         else:
             if known is None or known.run.metadata.uid != run.metadata.uid:
-                self._trials[run.key] = TrialReconciler(self._context, run)
+                self._trials[run.id] = TrialReconciler(self._context, run)
             else:
                 known.run = run
-            self._dirty[run.key] = None
-        self._touch(run.key)
+            self._dirty[run.id] = None
+        self._touch(run.id)
 
     def _job(self, uj: UnifiedJob) -> None:
         namespace, of = uj.metadata.namespace, uj.metadata.labels.get(names.TRIAL_RUN)
@@ -149,8 +142,6 @@ class TrialController:
         if written.key.startswith(KEY):
             self._dirty[written.key.removeprefix(KEY).partition("//")[0]] = None
 
-    # -------------------------------------------------------------------------------------------- its turn
-
     def drive(self, now_s: float) -> None:
         self._context.watched_s = min(self._context.watched_s, now_s)
         due = (key for key, one in self._trials.items() if one.due_s <= now_s)
@@ -173,7 +164,7 @@ class TrialController:
         try:
             return trial.drive(now_s)
         except Exception as error:
-            _log.exception("trial %s is given up", trial.run.key)
+            _log.exception("trial %s is given up", trial.run.id)
             trial.give_up(error, now_s)
             return False
 
@@ -185,7 +176,7 @@ class TrialController:
         if job in self._trials or now is None or now.metadata.uid != uj.metadata.uid:
             del self._wanted[job]
         else:
-            do = partial(_create, trial_manifest(now))
+            do = partial(create_unless_there, TRIAL_RUN, trial_manifest(now))
             self._context.writes.ask(f"{KEY}{job}//make", do, now_s)
 
     def _take_away(self, key: str, run: TrialRun, now_s: float) -> None:
@@ -194,7 +185,7 @@ class TrialController:
         if meta is None or meta.uid != run.metadata.uid or meta.deletion_timestamp:
             del self._unwanted[key]
         else:
-            self._context.writes.ask(f"{KEY}{key}//unmake", partial(_delete, run), now_s)
+            self._context.writes.ask(f"{KEY}{key}//unmake", partial(delete_object, TRIAL_RUN, run.metadata), now_s)
 
 
 def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
@@ -220,72 +211,47 @@ def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
     }
 
 
-async def _create(body: Mapping[str, Any], api: Api) -> None:
-    try:
-        await api.create(TRIAL_RUN, body, body["metadata"]["namespace"])
-    except AlreadyExists:
-        return
-
-
-async def _delete(run: TrialRun, api: Api) -> None:
-    try:
-        await api.delete(TRIAL_RUN, run.metadata.name, run.metadata.namespace, uid=run.metadata.uid)
-    except NotFound:
-        return
-
-
-_WORDS: Final = {"true": True, "false": False}
-_SUSPENDED: Final = PendingReason("Suspended", "it is suspended; it is tried out when it is resumed")
-
-
+@dataclass(slots=True, eq=False)
 class TrialGate:
     """The gate before another one: a job that needs no trial, or has had it, goes on to that."""
 
-    def __init__(
-        self,
-        controller: TrialController,
-        inner: AdmissionGate,
-        choose: Callable[[Job], SizeChoice | None],
-        observed: ObjectCache,
-        world: World,
-    ) -> None:
-        """`choose`: the size for a job of whose trial nothing is known."""
-        self._controller = controller
-        self._inner = inner
-        self._choose = choose
-        self._observed = observed
-        self._world = world
+    controller: TrialController
+    inner: AdmissionGate
+    choose_untried: Callable[[Job], SizeChoice | None]
+    """The size for a job of whose trial nothing is known."""
+    observed: ObjectCache
+    world: World
 
     def __call__(self, uj: UnifiedJob, asked: JobRequest, is_inside: bool) -> GateResult:
         job = asked.job
         if job is None or asked.wish is DesiredState.CANCEL:
-            return self._inner(uj, asked, is_inside)
+            return self.inner(uj, asked, is_inside)
         if not self._is_wanted(uj, job):
-            self._controller.drop(uj)
-            return self._inner(uj, asked, is_inside)
-        trial = self._controller.trial_of(uj)
+            self.controller.drop(uj)
+            return self.inner(uj, asked, is_inside)
+        trial = self.controller.trial_of(uj)
         if trial is not None and trial.conclusion is not None:
             asked = replace(asked, job=where_it_fits(job, trial.measured))
         waiting = None if is_inside else self._why_not(uj, asked.wish, trial)
-        return self._inner(uj, asked, is_inside) if waiting is None else GateResult(JobRequest(None), waiting)
+        return self.inner(uj, asked, is_inside) if waiting is None else GateResult(JobRequest(None), waiting)
 
     def choose(self, job: Job) -> SizeChoice | None:
         """The size for a job whose user left it open, by its trial if it has one; None while that goes on."""
-        uj = self._observed.unified_jobs.get(job.id)
+        uj = self.observed.unified_jobs.get(job.id)
         if uj is None or not self._is_wanted(uj, job):
-            return self._choose(job)
-        trial = self._controller.trial_of(uj)
+            return self.choose_untried(job)
+        trial = self.controller.trial_of(uj)
         if trial is not None and trial.conclusion is not None:
-            lesson = trial.lesson
-            return self._choose(job) if lesson is None or lesson.choice is None else lesson.choice
-        return None if job.id not in self._world.jobs else self._choose(job)
+            lesson = trial.conclusion.lesson
+            return self.choose_untried(job) if lesson is None or lesson.choice is None else lesson.choice
+        return None if job.id not in self.world.jobs else self.choose_untried(job)
 
     def _why_not(self, uj: UnifiedJob, wish: DesiredState, trial: TrialReconciler | None) -> PendingReason | None:
         """Why a job has to wait; None when it need not."""
         if trial is None and wish is DesiredState.PARK:
             return _SUSPENDED
         if trial is None:
-            self._controller.want(uj)
+            self.controller.want(uj)
             return _said(Reason.IN_TRIAL, measured=0, sizes=0)
         done, sizes = len(trial.measured), trial.sizes
         if trial.conclusion is None:
@@ -296,12 +262,12 @@ class TrialGate:
 
     def _is_wanted(self, uj: UnifiedJob, job: Job) -> bool:
         """Whether a job is to be tried out first: as it says itself, else as its queue does."""
-        if not self._controller.is_served or self._controller.is_in_the_way(uj):
+        if not self.controller.is_served or self.controller.is_in_the_way(uj):
             return False
         if job.share is not None or job.cpu_only or names.TRIAL_RUN in uj.metadata.labels:
             return False
         own = _WORDS.get(uj.metadata.annotations.get(names.TRIAL, ""))
-        return self._world.quota.wants_trial(uj.metadata.namespace, queue_of(uj)) if own is None else own
+        return self.world.quota.wants_trial(uj.metadata.namespace, queue_of(uj)) if own is None else own
 
 
 def _said(reason: Reason, **numbers: int) -> PendingReason:

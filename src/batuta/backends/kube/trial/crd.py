@@ -6,14 +6,13 @@ python -m batuta.backends.kube.trial.crd > deploy/helm/batuta/crds/trialruns.bat
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 from batuta.backends.kube import names
-from batuta.backends.kube.crd import Column, Definition, put_rule
+from batuta.backends.kube.crd import Column, Definition, Schema, put_rule, schema_of
 from batuta.backends.kube.trial.model import RULES, TrialSpec, TrialStatus
-from batuta.backends.kube.unified_job.crd import RULES as JOB_RULES
+from batuta.backends.kube.unified_job.model import RULES as JOB_RULES
 from batuta.backends.kube.unified_job.model import Spec
-from batuta.backends.kube.unified_job.schema import Schema, schema_of
 
 _COLUMNS: Final = (
     Column("State", "string", ".status.state"),
@@ -23,20 +22,6 @@ _COLUMNS: Final = (
     Column("Message", "string", ".status.message", is_wide=True),
     Column("Age", "date", ".metadata.creationTimestamp"),
 )
-
-
-def _definition() -> Definition:
-    return Definition(
-        kind=names.TRIAL_KIND,
-        plural=names.TRIAL_PLURAL,
-        short="tr",
-        description="A job that runs for a short while at several sizes, to see what each is worth.",
-        spec=_spec(),
-        status=schema_of(TrialStatus, defaults=False),
-        columns=_COLUMNS,
-        rules=RULES,
-        module="batuta.backends.kube.trial.crd",
-    )
 
 
 def _spec() -> Schema:
@@ -52,15 +37,17 @@ def _spec() -> Schema:
     return found
 
 
-def build_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition as it is applied."""
-    return _definition().build()
-
-
-def crd_yaml() -> str:
-    """The file in the Helm chart."""
-    return _definition().to_yaml()
-
+DEFINITION: Final = Definition(
+    kind=names.TRIAL_KIND,
+    plural=names.TRIAL_PLURAL,
+    short="tr",
+    description="A job that runs for a short while at several sizes, to see what each is worth.",
+    spec=_spec(),
+    status=schema_of(TrialStatus, defaults=False),
+    columns=_COLUMNS,
+    rules=RULES,
+    module="batuta.backends.kube.trial.crd",
+)
 
 if __name__ == "__main__":
-    sys.stdout.write(crd_yaml())
+    sys.stdout.write(DEFINITION.to_yaml())

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.operator.admission import read_request
-from batuta.backends.kube.trial.model import TrialRun, broken_rules
-from batuta.backends.kube.unified_job.model import LONGEST_NAME, UnifiedJob
+from batuta.backends.kube.crd import LONGEST_NAME, broken
+from batuta.backends.kube.trial.model import RULES, TrialRun
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import read_request
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
 from batuta.engine.trials.controller import GRACE_S, MARK
@@ -22,6 +23,11 @@ from batuta.engine.trials.lifecycle import plan_trial
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TrialSpec
 from batuta.spec.task_job import NEVER_S
+
+_ELASTIC: Final = ("sizes", "targetReplicas")
+_AFTERWARDS: Final = ("suspend", "ttlSecondsAfterFinished")
+_OWN: Final = (names.TARGET, names.CANCEL, names.WANTED, names.TRIAL_SIZES, names.TRIAL_BUDGET, names.TRIAL_EACH)
+_FOREIGN: Final = "kubectl.kubernetes.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,10 @@ def tried_job(trial: TrialRun, jobs: Mapping[str, UnifiedJob]) -> UnifiedJob | N
 
 
 def plan(
-    trial: TrialRun,
-    uj: UnifiedJob,
-    classes: Mapping[str, objects.PriorityClass],
-    most_that_fit: Callable[[Job], int],
+    trial: TrialRun, uj: UnifiedJob, classes: Mapping[str, objects.PriorityClass], most_that_fit: Callable[[Job], int]
 ) -> Planned | Unplannable:
     """The plan. Once it has been written down it stays, whatever nodes come and go."""
-    faults = [*trial.unreadable, *(() if trial.unreadable else broken_rules(trial))]
+    faults = [*trial.unreadable, *(() if trial.unreadable else broken(RULES, trial))]
     asked = read_request(uj, classes)
     job = asked.job
     if job is None:
@@ -101,25 +104,8 @@ def _first_plan(trial: TrialRun, uj: UnifiedJob, job: Job, most: int) -> TrialPl
         each_s=None if spec.each_seconds is None else float(spec.each_seconds),
     )
     return plan_trial(
-        job,
-        wishes,
-        most,
-        open_up_to=most if is_open else None,
-        for_good=job.checkpoint_interval_s == NEVER_S,
+        job, wishes, most, open_up_to=most if is_open else None, for_good=job.checkpoint_interval_s == NEVER_S
     )
-
-
-_ELASTIC: Final = ("sizes", "targetReplicas")
-_AFTERWARDS: Final = ("suspend", "ttlSecondsAfterFinished")
-_OWN: Final = (
-    names.TARGET,
-    names.CANCEL,
-    names.WANTED,
-    names.TRIAL_SIZES,
-    names.TRIAL_BUDGET,
-    names.TRIAL_EACH,
-)
-_FOREIGN: Final = "kubectl.kubernetes.io/"
 
 
 def run_name(trial: str, gpus: int) -> str:
@@ -143,17 +129,8 @@ def run_manifest(trial: TrialRun, uj: UnifiedJob, job: Job, gpus: int) -> dict[s
         "metadata": {
             "name": run_name(meta.name, gpus),
             "namespace": meta.namespace,
-            "labels": {
-                **uj.metadata.labels,
-                names.APPLICATION: job.application,
-                names.TRIAL_RUN: meta.name,
-            },
-            "annotations": {
-                **annotations,
-                names.CHECKPOINT: "none",
-                names.TRIAL: "false",
-                names.TRIAL_GPUS: str(gpus),
-            },
+            "labels": {**uj.metadata.labels, names.APPLICATION: job.application, names.TRIAL_RUN: meta.name},
+            "annotations": {**annotations, names.CHECKPOINT: "none", names.TRIAL: "false", names.TRIAL_GPUS: str(gpus)},
             "ownerReferences": [owner_reference(names.TRIAL_KIND, meta.name, meta.uid)],
         },
         "spec": _spec(trial, uj, gpus),

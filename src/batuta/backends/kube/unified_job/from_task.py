@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
+from batuta.backends.kube.crd import LONGEST_NAME
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS
-from batuta.backends.kube.unified_job.model import LONGEST_NAME
 from batuta.core.job import JobKind, Spread
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.skypilot_keys import endpoints, image_of
@@ -27,6 +27,17 @@ from batuta.spec.task_resources import ANY_GPU, CLASS_LABEL, QUEUE_LABEL, TIME_L
 Manifest: TypeAlias = dict[str, Any]
 DOCKER: Final = "docker:"
 CONTAINER: Final = "main"
+_TYPES: Final = {
+    JobKind.SCRIPT: "Pods",
+    JobKind.TORCH_ELASTIC: "TorchElastic",
+    JobKind.HOROVOD_ELASTIC: "ElasticHorovod",
+    JobKind.MPI: "MPIJob",
+}
+_OTHER_LABELS: Final = (QUEUE_LABEL, CLASS_LABEL, *TIME_LIMIT_LABELS)
+MOST_PORTS: Final = 256
+_LOGIN: Final = frozenset(("SKYPILOT_DOCKER_USERNAME", "SKYPILOT_DOCKER_PASSWORD", "SKYPILOT_DOCKER_SERVER"))
+_LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _WRAPPER: Final = """\
 shell=$(command -v bash || echo /bin/sh)
 attempt() {
@@ -54,89 +65,6 @@ even end: it hands the signal to all, and ends when they have, with the exit cod
 
 A signal ends `wait` with a code above 128, as a child that died of one does. So it asks again: it is told
 127 if the child's own code was told already."""
-
-
-def pod_template_of(task: Task, image: str, gpu_types: Sequence[str], secret: str = "", workdir: str = "") -> Manifest:
-    """What each replica runs. `secret` has the task's secrets, `workdir` is its folder within the image."""
-    container: Manifest = {
-        "name": CONTAINER,
-        "image": image,
-        "command": command_of(task),
-        "env": [{"name": name, "value": literal(value)} for name, value in task.envs if not is_set_by_batuta(name)],
-        # Data loaders hand batches over through it, and a container has 64 MiB without this.
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    if task.ports:
-        listed = (port for low, high in task.ports for port in range(low, high + 1))
-        container["ports"] = [{"containerPort": port} for port in dict.fromkeys(listed)]
-    if workdir:
-        container["workingDir"] = workdir
-    if secret:
-        container["envFrom"] = [{"secretRef": {"name": secret}}]
-    if requests := _requests(task):
-        container["resources"] = {"requests": requests}
-    spec: Manifest = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(task.elastic.grace_s),
-        "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    }
-    if gpu_types:
-        spec["affinity"] = _of_types(gpu_types)
-    return {"spec": spec}
-
-
-def command_of(task: Task) -> list[str]:
-    """`setup`, then `run`, each in a shell of its own: bash where the image has it."""
-    return ["/bin/sh", "-c", literal(_WRAPPER), "sh", literal(task.setup.strip()), literal(task.run.rstrip())]
-
-
-def literal(text: str) -> str:
-    """So that the kubelet leaves it as it is: it would fill in `$(NAME)`, and make one `$` of two."""
-    return text.replace("$", "$$")
-
-
-def known_products(types: Sequence[str], products: Sequence[str]) -> tuple[str, ...]:
-    """The types as nodes are labelled with them: `H100` is any product with that word in its name."""
-    found = []
-    for one in types:
-        words = set(one.lower().split("-"))
-        matching = [name for name in products if words <= set(name.lower().split("-"))]
-        found += matching or [one]
-    return tuple(dict.fromkeys(found))
-
-
-def _requests(task: Task) -> dict[str, str]:
-    found = {}
-    if task.cpus is not None:
-        found["cpu"] = f"{math.ceil(task.cpus.value * 1000)}m"
-    elif not task.gpus_per_node:
-        found["cpu"] = f"{DEFAULT_CPUS_MILLI}m"
-    if task.memory_gib is not None:
-        found["memory"] = f"{math.ceil(task.memory_gib.value * 1024)}Mi"
-    return found
-
-
-def _of_types(types: Sequence[str]) -> Manifest:
-    """Nodes whose GPUs are of these types, by whichever label their cluster has for it."""
-    terms = [
-        {"matchExpressions": [{"key": label, "operator": "In", "values": list(types)}]} for label in GPU_PRODUCT_LABELS
-    ]
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
-
-
-_TYPES: Final = {
-    JobKind.SCRIPT: "Pods",
-    JobKind.TORCH_ELASTIC: "TorchElastic",
-    JobKind.HOROVOD_ELASTIC: "ElasticHorovod",
-    JobKind.MPI: "MPIJob",
-}
-_OTHER_LABELS: Final = (QUEUE_LABEL, CLASS_LABEL, *TIME_LIMIT_LABELS)
-MOST_PORTS: Final = 256
-_LOGIN: Final = frozenset(("SKYPILOT_DOCKER_USERNAME", "SKYPILOT_DOCKER_PASSWORD", "SKYPILOT_DOCKER_SERVER"))
-_LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +95,8 @@ def from_task(
     if problems:
         raise InputError(problems)
     secret = f"{own}-env" if task.secrets else ""
-    types = known_products([one.type for one in _alike(task) if one.type != ANY_GPU], products)
-    template = pod_template_of(task, image_of(task.image_id), types, secret, workdir_in_image)
+    types = _known_products([one.type for one in _alike(task) if one.type != ANY_GPU], products)
+    template = _pod_template(task, image_of(task.image_id), types, secret, workdir_in_image)
     if task.gpu.soft:
         template["metadata"] = {"annotations": {names.SHARE_LIMITS: "soft"}}
     job: Manifest = {
@@ -188,41 +116,96 @@ def from_task(
     return TaskManifests(job, _secret(task, namespace, secret), notes)
 
 
+def _pod_template(task: Task, image: str, gpu_types: Sequence[str], secret: str, workdir: str) -> Manifest:
+    """What each replica runs. `secret` has the task's secrets, `workdir` is its folder within the image."""
+    ports = dict.fromkeys(port for low, high in task.ports for port in range(low, high + 1))
+    requests = _requests(task)
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": image,
+        # `setup`, then `run`, each in a shell of its own: bash where the image has it.
+        "command": ["/bin/sh", "-c", *map(_literal, (_WRAPPER, "sh", task.setup.strip(), task.run.rstrip()))],
+        "env": [{"name": name, "value": _literal(value)} for name, value in task.envs if not is_set_by_batuta(name)],
+        # Data loaders hand batches over through it, and a container has 64 MiB without this.
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        **_said(
+            ports=[{"containerPort": port} for port in ports],
+            workingDir=workdir,
+            envFrom=[{"secretRef": {"name": secret}}] if secret else None,
+            resources={"requests": requests} if requests else None,
+        ),
+    }
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(task.elastic.grace_s),
+        "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        **_said(affinity=_of_types(gpu_types) if gpu_types else None),
+    }
+    return {"spec": spec}
+
+
+def _said(**fields: Any) -> Manifest:
+    return {key: value for key, value in fields.items() if value}
+
+
+def _literal(text: str) -> str:
+    """So that the kubelet leaves it as it is: it would fill in `$(NAME)`, and make one `$` of two."""
+    return text.replace("$", "$$")
+
+
+def _known_products(types: Sequence[str], products: Sequence[str]) -> tuple[str, ...]:
+    """The types as nodes are labelled with them: `H100` is any product with that word in its name."""
+    found = []
+    for one in types:
+        words = set(one.lower().split("-"))
+        matching = [name for name in products if words <= set(name.lower().split("-"))]
+        found += matching or [one]
+    return tuple(dict.fromkeys(found))
+
+
+def _requests(task: Task) -> dict[str, str]:
+    found = {}
+    if task.cpus is not None:
+        found["cpu"] = f"{math.ceil(task.cpus.value * 1000)}m"
+    elif not task.gpus_per_node:
+        found["cpu"] = f"{DEFAULT_CPUS_MILLI}m"
+    if task.memory_gib is not None:
+        found["memory"] = f"{math.ceil(task.memory_gib.value * 1024)}Mi"
+    return found
+
+
+def _of_types(types: Sequence[str]) -> Manifest:
+    """Nodes whose GPUs are of these types, by whichever label their cluster has for it."""
+    terms = [
+        {"matchExpressions": [{"key": label, "operator": "In", "values": list(types)}]} for label in GPU_PRODUCT_LABELS
+    ]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
+
+
 def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
     found = []
     if not name:
         found.append(Problem("the job has no name", fix="name: in the task file, or --name"))
     if not task.image_id:
-        found.append(
-            Problem("a cluster needs an image to run", fix=f"resources.image_id: {DOCKER}IMAGE, with all it needs")
-        )
+        fix = f"resources.image_id: {DOCKER}IMAGE, with all it needs"
+        found.append(Problem("a cluster needs an image to run", fix=fix))
     elif not image_of(task.image_id):
-        found.append(
-            Problem(f"resources.image_id {task.image_id[:80]!r} is not a container image", fix=f"{DOCKER}IMAGE")
-        )
+        what = f"resources.image_id {task.image_id[:80]!r} is not a container image"
+        found.append(Problem(what, fix=f"{DOCKER}IMAGE"))
     if task.workdir and not workdir_in_image:
-        found.append(
-            Problem(
-                "workdir is a local folder, which is not uploaded to a cluster",
-                fix="build it into the image and say where with --workdir-in-image, or fetch it in setup",
-            )
-        )
-    found += [
-        Problem(
-            f"file_mounts {mount.target}: local files are not uploaded to a cluster",
-            fix="build them into the image, or write a UnifiedJob with a volume",
-        )
-        for mount in task.file_mounts
-    ]
+        fix = "build it into the image and say where with --workdir-in-image, or fetch it in setup"
+        found.append(Problem("workdir is a local folder, which is not uploaded to a cluster", fix=fix))
+    for mount in task.file_mounts:
+        fix = "build them into the image, or write a UnifiedJob with a volume"
+        found.append(Problem(f"file_mounts {mount.target}: local files are not uploaded to a cluster", fix=fix))
     if sum(high + 1 - low for low, high in task.ports) > MOST_PORTS:
         found.append(Problem(f"ports: a pod names at most {MOST_PORTS}", fix="list those that are used"))
     if _LOGIN & {name for name, _ in (*task.envs, *task.secrets)}:
-        found.append(
-            Problem(
-                "SKYPILOT_DOCKER_PASSWORD: a cluster logs in at a registry by a Secret of its own",
-                fix="remove it, and add the Secret to imagePullSecrets of the namespace's service account",
-            )
-        )
+        what = "SKYPILOT_DOCKER_PASSWORD: a cluster logs in at a registry by a Secret of its own"
+        fix = "remove it, and add the Secret to imagePullSecrets of the namespace's service account"
+        found.append(Problem(what, fix=fix))
     return found
 
 
@@ -237,7 +220,6 @@ def _told_ports(task: Task, job: Manifest) -> list[str]:
 
 
 def lead_pod(job: Manifest) -> str:
-    """The pod that runs the command of rank 0."""
     name = job["metadata"]["name"]
     led = job["spec"]["jobType"] in ("MPIJob", "ElasticHorovod")
     return f"{name}-launcher" if led else f"{name}-0"
@@ -245,43 +227,30 @@ def lead_pod(job: Manifest) -> str:
 
 def _spec(task: Task, template: Manifest) -> Manifest:
     elastic = task.elastic
-    replicas: Manifest = {
-        "minReplicas": elastic.min_nodes,
-        "maxReplicas": elastic.max_nodes,
-        "gpusPerReplica": task.gpus_per_node,
-        "template": template,
-    }
-    if elastic.legal_sizes:
-        replicas["sizes"] = list(elastic.legal_sizes)
-    if elastic.restartable:
-        replicas["restartable"] = True
-    spec: Manifest = {
+    return {
         "jobType": _TYPES[elastic.kind_of(task.run)],
         "backoffLimit": task.max_restarts_on_errors,
-        "replicaSpec": replicas,
+        "replicaSpec": {
+            "minReplicas": elastic.min_nodes,
+            "maxReplicas": elastic.max_nodes,
+            "gpusPerReplica": task.gpus_per_node,
+            "template": template,
+            **_said(sizes=list(elastic.legal_sizes or ()), restartable=elastic.restartable),
+        },
+        **_said(
+            queueName=task.queue,
+            priorityClassName=task.priority_class,
+            activeDeadlineSeconds=math.ceil(task.max_exec_time_s or 0.0),
+            sharing=_sharing(task),
+            topology=_topology(task),
+        ),
     }
-    if task.queue:
-        spec["queueName"] = task.queue
-    if task.priority_class:
-        spec["priorityClassName"] = task.priority_class
-    if task.max_exec_time_s:
-        spec["activeDeadlineSeconds"] = math.ceil(task.max_exec_time_s)
-    if sharing := _sharing(task):
-        spec["sharing"] = sharing
-    if topology := _topology(task):
-        spec["topology"] = topology
-    return spec
 
 
 def _sharing(task: Task) -> Manifest:
-    found: Manifest = {}
     part = next((one.count for one in task.accelerators if one.is_share), 0.0)
     percent = task.gpu.compute_percent or (max(1, round(part * 100)) if part else 0)
-    if percent:
-        found["gpuCompute"] = percent
-    if task.gpu.memory_mib:
-        found["gpuMemory"] = f"{task.gpu.memory_mib}Mi"
-    return found
+    return _said(gpuCompute=percent, gpuMemory=f"{task.gpu.memory_mib}Mi" if task.gpu.memory_mib else "")
 
 
 def _topology(task: Task) -> Manifest:
@@ -311,10 +280,7 @@ def _trial(task: Task) -> dict[str, str]:
     found = {names.TRIAL: "true" if requirements.wanted else "false"}
     if requirements.sizes:
         found[names.TRIAL_SIZES] = ",".join(map(str, requirements.sizes))
-    for key, seconds in (
-        (names.TRIAL_BUDGET, requirements.budget_s),
-        (names.TRIAL_EACH, requirements.each_s),
-    ):
+    for key, seconds in ((names.TRIAL_BUDGET, requirements.budget_s), (names.TRIAL_EACH, requirements.each_s)):
         if seconds is not None:
             found[key] = str(math.ceil(seconds))
     return found

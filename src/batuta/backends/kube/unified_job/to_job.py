@@ -1,29 +1,31 @@
 """A UnifiedJob as the scheduler sees it: its sizes, what its nodes must have, its priority.
 
-Sizes count GPUs, or the replicas of a CPU-only job.
+Sizes count GPUs, or the replicas of a CPU-only job. The API server does not check pod templates, so quantities in
+them may be numbers or strings, and may be invalid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from batuta.backends.kube import names
-from batuta.backends.kube.names import whole_units_mib
-from batuta.backends.kube.unified_job.crd import broken_rules
-from batuta.backends.kube.unified_job.model import Spec, UnifiedJob
-from batuta.backends.kube.unified_job.node_requirements import (
-    NodeRequirements,
-    PodRequests,
-    node_requirements,
-    parse_quantity,
-    pod_requests,
-)
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder import requests as binder
+from batuta.backends.kube.binder.requests import amount
+from batuta.backends.kube.crd import broken, read_time, read_tolerantly
+from batuta.backends.kube.names import GPU_PRODUCT_LABELS, GPU_RESOURCES, SHARE_COMPUTE, SHARE_MEMORY, whole_units_mib
+from batuta.backends.kube.unified_job.model import RULES, Spec, UnifiedJob
+from batuta.core.cluster import EVERYTHING, NodeTerm, Operator, Requirement
 from batuta.core.curve import linear_curve, power_curve
-from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
+from batuta.core.job import ANY_TYPE, ANYWHERE, DesiredState, Job, JobKind, Share, SizeChoice, Spread, Topology
 from batuta.core.node_table import OFFERS_SHARES
+from batuta.prediction.initial_size import legal_sizes, settle
 from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
 
 DEFAULT_QUEUE: Final = Spec().queue_name
@@ -35,6 +37,9 @@ _KINDS: Final = {
     "MPIJob": JobKind.MPI,
 }
 _MIB: Final = 2**20
+_OPERATORS: Final = {operator.value: operator for operator in Operator}
+_PATH: Final = "spec.replicaSpec.template.spec"
+_ZERO: Final = re.compile(r"[+-]?0+\.?0*(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,111 @@ class Faults:
 Converted: TypeAlias = Job | Faults
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """Two that are equal ask for the same."""
+
+    job: Job | None
+    wish: DesiredState = DesiredState.RUN
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequirements:
+    """What a node must be like, and what in the template cannot be read."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    terms: tuple[NodeTerm, ...] = ()
+    tolerations: tuple[str, ...] = ()
+    gpu_types: tuple[str, ...] = ()
+    """Empty accepts all."""
+    faults: tuple[str, ...] = ()
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    """The part of a PodSpec that is about nodes."""
+
+    node_selector: dict[str, str] = {}
+    affinity: objects.Affinity | None = None
+    tolerations: list[objects.Toleration] = []
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequests:
+    """The sums for one pod, and what in the template cannot be read."""
+
+    amounts: Mapping[str, int]
+    """CPUs in thousandths, memory in bytes."""
+    faults: tuple[str, ...]
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """Whole GPUs by resource, those that are asked for."""
+        return {name: self.amounts[name] for name in GPU_RESOURCES if name in self.amounts}
+
+    @property
+    def shares(self) -> bool:
+        return any(name in self.amounts for name in (SHARE_MEMORY, SHARE_COMPUTE))
+
+
+def read_request(
+    uj: UnifiedJob,
+    classes: Mapping[str, objects.PriorityClass],
+    workload_classes: Mapping[str, int] = MappingProxyType({}),
+) -> JobRequest:
+    """What the object says now. A pinned size is a job that can have no other."""
+    priorities = {name: one.value for name, one in classes.items()}
+    priorities[DEFAULT_CLASS] = next((one.value for one in classes.values() if one.global_default), 0)
+    found = to_job(uj, priorities)
+    if isinstance(found, Faults):
+        return JobRequest(None, faults=found.sentences)
+    own = uj.metadata.labels.get(names.KUEUE_PRIORITY_CLASS, "")
+    if own in workload_classes:
+        found = replace(found, priority=workload_classes[own])
+    pinned = pinned_replicas(uj)
+    wish = DesiredState.RUN
+    if uj.metadata.annotations.get(names.CANCEL, "") not in ("", "false"):
+        wish = DesiredState.CANCEL
+    elif uj.spec.suspend or pinned == 0:
+        wish = DesiredState.PARK
+    if pinned:
+        size = pinned * found.replica_size
+        if found.min <= size <= found.max and (found.sizes is None or size in found.sizes):
+            found = replace(found, size=size, min=size, max=size, sizes=None)
+    return JobRequest(found, wish)
+
+
+def settle_size(
+    uj: UnifiedJob, job: Job, chosen: SizeChoice | None, choose: Callable[[Job], SizeChoice | None]
+) -> tuple[Job, SizeChoice | None]:
+    """The job with the size that was chosen for it, and that choice; as it is where its user says a size.
+
+    The answer is the same at every look, also by the next operator: `chosen` before counts, then the status, as
+    long as its user has not changed the range meanwhile. A job is tried out first where `choose` returns None.
+    """
+    if uj.metadata.annotations.get(names.WANTED) != names.ANY_SIZE or job.share is not None or job.cpu_only:
+        return job, None
+    if pinned_replicas(uj) is not None:
+        return job, chosen
+    if chosen is None and (told := uj.status.size_choice) is not None:
+        speed_share = told.speed_percentage / 100
+        chosen = SizeChoice(told.gpus, told.fastest_gpus, speed_share, job.application, told.measured_jobs)
+    if chosen is None or chosen.gpus not in legal_sizes(job):
+        chosen = choose(job)
+    if chosen is None:
+        return job, None
+    # A job that cannot save what it has done is not resized.
+    return settle(job, chosen, for_good=job.checkpoint_interval_s == NEVER_S), chosen
+
+
 def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
     """The job, or everything that is wrong with it. `priorities` has each PriorityClass's number."""
     spec = job.spec
-    pod = _pod_of(spec)
+    pod = spec.replica_spec.pod
     requests, requirements = pod_requests(pod), node_requirements(pod)
     faults = [*job.unreadable, *requests.faults, *requirements.faults]
     if not faults:
-        faults += broken_rules(job)
+        faults += broken(RULES, job)
     faults += _gpu_faults(spec, requests)
     if not pod.get("containers"):
         faults.append("spec.replicaSpec.template.spec.containers: a replica needs at least one container")
@@ -67,7 +169,7 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
         faults.append(f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}")
     share = _share(spec, faults)
     topology = _topology(spec, faults)
-    submit_s = _seconds(job.metadata.creation_timestamp)
+    submit_s = read_time(job.metadata.creation_timestamp)
     if submit_s is None:
         faults.append(f"metadata.creationTimestamp: {job.metadata.creation_timestamp!r} is not a time")
     if faults or submit_s is None:
@@ -91,6 +193,123 @@ def pinned_replicas(job: UnifiedJob) -> int | None:
     return target
 
 
+def node_requirements(pod: Mapping[str, Any]) -> NodeRequirements:
+    """What the template's selector, required node affinity and tolerations say."""
+    part, unreadable = read_tolerantly(dict(pod), _Part, _PATH)
+    faults = list(unreadable)
+    labels = tuple(sorted(part.node_selector.items()))
+    terms = _terms(part.affinity, faults)
+    return NodeRequirements(
+        labels=labels,
+        terms=terms,
+        tolerations=tuple(dict.fromkeys(text for one in part.tolerations if (text := _toleration(one)) is not None)),
+        gpu_types=_gpu_types(labels, terms),
+        faults=tuple(faults),
+    )
+
+
+def _terms(affinity: objects.Affinity | None, faults: list[str]) -> tuple[NodeTerm, ...]:
+    node = affinity.node_affinity if affinity is not None else None
+    required = node.required_during_scheduling_ignored_during_execution if node is not None else None
+    if required is None:
+        return ()
+    path = f"{_PATH}.affinity.nodeAffinity"
+    found = tuple(term for one in required.node_selector_terms if (term := _term(one, path, faults)))
+    if not found and not faults:
+        faults.append(f"{path}: a term without expressions matches no node; name a label")
+    return found
+
+
+def _term(term: objects.NodeSelectorTerm, path: str, faults: list[str]) -> NodeTerm:
+    listed = (*term.match_expressions, *term.match_fields)
+    return tuple(one for each in listed if (one := _requirement(each, path, faults)) is not None)
+
+
+def _requirement(expression: objects.Expression, path: str, faults: list[str]) -> Requirement | None:
+    operator = _OPERATORS.get(expression.operator)
+    if operator is None:
+        known = ", ".join(_OPERATORS)
+        faults.append(f"{path}: {expression.operator!r} is not an operator; known: {known}")
+        return None
+    return Requirement(expression.key, operator, tuple(expression.values))
+
+
+def _toleration(toleration: objects.Toleration) -> str | None:
+    """As the core writes it; None for one that the core cannot compare, and so does not count on."""
+    effect = f":{toleration.effect}" if toleration.effect else ""
+    if toleration.operator == "Exists":
+        return (toleration.key or EVERYTHING) + effect
+    if toleration.operator in ("", "Equal") and toleration.key:
+        return f"{toleration.key}={toleration.value}{effect}"
+    return None
+
+
+def _gpu_types(labels: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...]) -> tuple[str, ...]:
+    """The products that the template names, where every way to meet it names some."""
+    selected = [value for key, value in labels if key in GPU_PRODUCT_LABELS]
+    if selected:
+        return tuple(selected[:1])
+    named = [
+        [value for one in term if one.key in GPU_PRODUCT_LABELS and one.operator is Operator.IN for value in one.values]
+        for term in terms
+    ]
+    return tuple(dict.fromkeys(value for values in named for value in values)) if all(named) else ()
+
+
+def pod_requests(pod: Mapping[str, Any]) -> PodRequests:
+    """What the binder will count for a pod of this template."""
+    faults: list[str] = []
+    spec = objects.PodSpec(
+        containers=_containers(pod, "containers", faults),
+        init_containers=_containers(pod, "initContainers", faults),
+        overhead=_amounts(pod.get("overhead"), f"{_PATH}.overhead", faults),
+        resources=_resources(pod, _PATH, faults),
+    )
+    return PodRequests(binder.pod_requests(objects.Pod(spec=spec)), tuple(faults))
+
+
+def _containers(pod: Mapping[str, Any], key: str, faults: list[str]) -> list[objects.Container]:
+    listed = pod.get(key)
+    return [
+        objects.Container(
+            name=str(one.get("name", "")),
+            resources=_resources(one, f"{_PATH}.{key}[{index}]", faults),
+            restart_policy=str(one.get("restartPolicy", "")),
+        )
+        for index, one in enumerate(listed if isinstance(listed, list) else ())
+        if isinstance(one, dict)
+    ]
+
+
+def _resources(holder: Mapping[str, Any], path: str, faults: list[str]) -> objects.Resources:
+    """A limit without a request is the request: so the API server fills it in."""
+    written = holder.get("resources")
+    if not isinstance(written, dict):
+        return objects.Resources()
+    limits = _amounts(written.get("limits"), f"{path}.resources.limits", faults)
+    requests = _amounts(written.get("requests"), f"{path}.resources.requests", faults)
+    return objects.Resources(limits=limits, requests=limits | requests)
+
+
+def _amounts(listed: Any, path: str, faults: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in (listed if isinstance(listed, dict) else {}).items():
+        if parse_quantity(value) is None:
+            faults.append(f"{path}.{name}: {str(value)[:60]!r} is not an amount, for example 4, 500m or 16Gi")
+        else:
+            found[str(name)] = str(value)
+    return found
+
+
+def parse_quantity(value: Any) -> Fraction | None:
+    """The exact amount; None when it is none, or below zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > 64:
+        return None
+    text = str(value)
+    found = amount(text)
+    return found if found > 0 or _ZERO.fullmatch(text) else None
+
+
 def _build(
     job: UnifiedJob,
     submit_s: float,
@@ -101,7 +320,7 @@ def _build(
     priorities: Mapping[str, int],
 ) -> Job:
     meta, spec, replicas = job.metadata, job.spec, job.spec.replica_spec
-    cpu_only, sizes = replicas.cpu_only, replicas.legal_sizes
+    cpu_only, sizes = replicas.cpu_only, replicas.sizes
     # GPUs in each replica, or each replica alone.
     each = replicas.gpus_per_replica or 1
     largest = replicas.largest * each
@@ -138,11 +357,6 @@ def _build(
         time_limit_s=spec.active_deadline_seconds,
         trial_of=f"{meta.namespace}/{trial}" if (trial := meta.labels.get(names.TRIAL_RUN)) else None,
     )
-
-
-def _pod_of(spec: Spec) -> Mapping[str, Any]:
-    pod = spec.replica_spec.template.get("spec")
-    return pod if isinstance(pod, dict) else {}
 
 
 def _gpu_faults(spec: Spec, requests: PodRequests) -> list[str]:
@@ -203,8 +417,7 @@ def _wanted(job: UnifiedJob) -> int:
     replicas = job.spec.replica_spec
     text = job.metadata.annotations.get(names.WANTED, "")
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else replicas.min_replicas
-    legal = wanted in replicas.sizes if replicas.sizes else replicas.min_replicas <= wanted <= replicas.largest
-    return wanted if legal else replicas.min_replicas
+    return wanted if replicas.allows(wanted) else replicas.min_replicas
 
 
 def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
@@ -217,10 +430,3 @@ def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
     if word == "on-signal" or (not word and replicas.largest > replicas.min_replicas):
         return None
     return NEVER_S
-
-
-def _seconds(time: str) -> float | None:
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return None

@@ -10,9 +10,9 @@ from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.admission_gate import name_of
 from batuta.backends.kube.kueue.quota_controller import quota_from_config
 from batuta.backends.kube.kueue.workload import request_of_unified_job, workload_manifest
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, Message, Written
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core import event as ev

@@ -3,8 +3,8 @@
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.operator.admission import read_request
 from batuta.backends.kube.unified_job.model import with_tolerations
+from batuta.backends.kube.unified_job.to_job import read_request
 from tests.support.unified_jobs import unified_job
 
 RESERVED = {"key": "reserved", "operator": "Exists"}

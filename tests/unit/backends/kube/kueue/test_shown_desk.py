@@ -12,9 +12,9 @@ from batuta.backends.kube.kueue import kinds
 from batuta.backends.kube.kueue.kinds import KueueObject, find, is_true
 from batuta.backends.kube.kueue.setup import watched_kinds
 from batuta.backends.kube.operator.backend import OutlookObserver
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteWorkers, Written
 from batuta.backends.kube.operator_config import OperatorConfig
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core.world import World
 from batuta.engine.fence import NoFence

@@ -9,7 +9,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.jobtypes import BUILT_IN
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.objects import Pod
-from batuta.backends.kube.operator.gangs import placement_from
+from batuta.backends.kube.operator.context import placement_from
 from batuta.backends.kube.operator.run_state import AdoptedRun, PodSet, resume_run
 from batuta.core.cluster import Placement, Span, placement_of
 from tests.support.unified_jobs import ON_CPU, manifest, read

@@ -11,8 +11,8 @@ from batuta.backends.kube.jobtypes.job_type import JOB, Run
 from batuta.backends.kube.jobtypes.job_type import Observed as Seen
 from batuta.backends.kube.objects import Batch
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.children import ECHO_S, Children
 from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.replica_controller import ECHO_S, Children
 from batuta.backends.kube.operator.workqueue import WriteQueue, Written
 from tests.support.unified_jobs import unified_job
 

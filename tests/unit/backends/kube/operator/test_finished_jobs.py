@@ -14,8 +14,8 @@ import pytest
 
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.operator.cache import FinishedJobs
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator_config import OperatorConfig
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.bootstrap.operator_leader import Leader
 from batuta.core.event import JobForgotten, JobSubmitted
 from batuta.engine import retention

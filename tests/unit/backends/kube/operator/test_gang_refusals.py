@@ -15,7 +15,7 @@ from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.core.cluster import Placement, Span
 from tests.support.kube.pods import make_gang
 
-BACKOFF_S = Timing().backoff_s
+BACKOFF_S = Timing().refusal_backoff.first_s
 
 
 class Gang:

@@ -9,8 +9,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.jobtypes.job_type import JobStatus, Observed, Run
 from batuta.backends.kube.jobtypes.pods import PODS
-from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.bootstrap.operator_leader import Leader
 from batuta.core import event as ev
 from tests.support.kube.offline_cluster import RUNS, OfflineCluster, has_failed, leading

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from batuta.backends.kube.jobtypes.job_type import Run
-from batuta.backends.kube.operator.events import BURST, REFILL_S, EventReason, EventRecorder, event_of
+from batuta.backends.kube.operator.unified_job_status import BURST, REFILL_S, EventReason, EventRecorder, event_of
 from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.core.cluster import Span
 from tests.support.unified_jobs import ON_CPU, unified_job

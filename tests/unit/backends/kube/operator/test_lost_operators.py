@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.objects import gpus_of
 from batuta.backends.kube.operator.gang_binder import BIND
-from batuta.backends.kube.operator.gangs import gpus_of
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.offline import Operator, Pods, done
 from tests.support.kube.pods import make_gang

@@ -5,17 +5,21 @@ import math
 
 import pytest
 
-from batuta.backends.kube import names
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.operator.node_controller import UsageReporter, pod_use
 from batuta.core.event import GpusUsed
 
 NOW_S = 10_000.0
 
 
+def node(annotations: dict[str, str]) -> objects.Node:
+    return objects.Node(metadata=objects.Meta(name="n", annotations=annotations))
+
+
 def said(teller: UsageReporter, time_s: float, *busy: float | None, now_s: float | None = None) -> list[GpusUsed]:
     gpus = [{"index": index} | ({} if value is None else {"utilisation": value}) for index, value in enumerate(busy)]
     text = json.dumps({"time": time_s, "gpus": gpus, "more": 1})
-    return list(teller.tell("n", {names.UTILISATION: text}, time_s if now_s is None else now_s))
+    return list(teller.tell(node({names.UTILISATION: text}), time_s if now_s is None else now_s))
 
 
 def test_the_first_report_is_told_with_what_is_not_known():
@@ -61,7 +65,7 @@ def test_a_report_from_the_future_is_of_now():
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": []}', '{"time": "x"}'])
 def test_what_cannot_be_read_is_not_told(text: str):
-    assert list(UsageReporter().tell("n", {names.UTILISATION: text}, NOW_S)) == []
+    assert list(UsageReporter().tell(node({names.UTILISATION: text}), NOW_S)) == []
 
 
 def test_odd_numbers_are_brought_into_bounds():
@@ -72,7 +76,7 @@ def test_odd_numbers_are_brought_into_bounds():
 def test_what_those_have_who_share_a_card_is_told_with_it():
     teller = UsageReporter()
     text = {names.UTILISATION: json.dumps({"time": NOW_S, "gpus": [{"index": 0, "utilisation": 0.6}]})}
-    (event,) = teller.tell("n", text, NOW_S, {"b": 0.5, "a": 0.1})
+    (event,) = teller.tell(node(text), NOW_S, {"b": 0.5, "a": 0.1})
     assert event.jobs == (("a", 0.1), ("b", 0.5))
 
 
@@ -84,7 +88,7 @@ def test_it_is_news_when_one_of_them_does_something_else(sharers: dict[str, floa
     teller = UsageReporter()
     for late_s, using in ((0, {"a": 0.1}), (30, sharers)):
         report = {"time": NOW_S + late_s, "gpus": [{"index": 0, "utilisation": 0.6}]}
-        told = list(teller.tell("n", {names.UTILISATION: json.dumps(report)}, NOW_S + late_s, using))
+        told = list(teller.tell(node({names.UTILISATION: json.dumps(report)}), NOW_S + late_s, using))
     assert bool(told) is is_news
 
 

@@ -9,7 +9,7 @@ from batuta.backends.kube import names
 from batuta.backends.kube.jobtypes import BUILT_IN
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.objects import Pod
-from batuta.backends.kube.operator.run_state import Places, PodSet, RunState, gang_status
+from batuta.backends.kube.operator.run_state import Places, PodSet, RunState
 from batuta.core.cluster import Span
 from tests.support.unified_jobs import unified_job
 
@@ -160,7 +160,7 @@ class TestMuster:
         job = Job(0, 1)
         job.aim(0, 1, 2)
         job.show(2)
-        found = gang_status(job.stand, job.crew, ELASTIC)
+        found = job.stand.gang_status(ELASTIC)
         assert [seat.place for seat in found.waiting] == [Span("n", (2,))]
         assert (found.is_full, found.is_exact, found.are_seated, found.have_begun) == (
             True,
@@ -174,16 +174,16 @@ class TestMuster:
         job.aim(0, 1, 2)
         job.show(2)
         job.aim(0, 1)
-        found = gang_status(job.stand, job.crew, ELASTIC)
+        found = job.stand.gang_status(ELASTIC)
         assert (found.is_full, found.is_exact, found.are_seated) == (True, False, True)
 
     def test_who_had_a_place_and_is_gone_is_lost(self):
         job = Job(0, 1)
         job.crew.lose("team-a/resnet-1")
-        found = gang_status(job.stand, job.crew, ELASTIC)
+        found = job.stand.gang_status(ELASTIC)
         assert (found.lost, found.is_full) == ((1,), False)
 
     def test_who_was_bound_to_another_node_is_astray(self):
         job = Job(0, 1)
         job.show(1, "Running", node="other")
-        assert gang_status(job.stand, job.crew, ELASTIC).astray == (1, "other")
+        assert job.stand.gang_status(ELASTIC).astray == (1, "other")

@@ -50,7 +50,7 @@ class Job:
 def test_progress_alone_is_written_now_and_then_and_less_often_among_many(others, least, most):
     """Given a report each second for a minute, the status is written every five, or every twenty, seconds."""
     job = Job(others)
-    job.run.outlook.changes(JobState.RUNNING, Reason.FULL_SIZE, "runs", 0)
+    job.run.outlook.changes(JobState.RUNNING, Reason.FULL_SIZE, "runs")
     writes = job.look(0.0)
     for second in range(1, 61):
         job.run.outlook.progresses(Progress(fraction=second / 100), 100.0 - second, float(second))
@@ -60,9 +60,9 @@ def test_progress_alone_is_written_now_and_then_and_less_often_among_many(others
 
 def test_news_is_written_at_once():
     job = Job(others=400)
-    job.run.outlook.changes(JobState.RUNNING, Reason.FULL_SIZE, "runs", 0)
+    job.run.outlook.changes(JobState.RUNNING, Reason.FULL_SIZE, "runs")
     assert job.look(0.0) == 1
     job.run.outlook.progresses(Progress(fraction=0.5), 100.0, 1.0)
     assert job.look(1.0) == 0
-    job.run.outlook.changes(JobState.PREEMPTED, Reason.FULL_SIZE, "waits", 0)
+    job.run.outlook.changes(JobState.PREEMPTED, Reason.FULL_SIZE, "waits")
     assert job.look(1.1) == 1

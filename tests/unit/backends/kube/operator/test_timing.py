@@ -1,6 +1,8 @@
 """How long a job waits that has failed."""
 
-from batuta.backends.kube.operator.context import Timing
+from dataclasses import replace
+
+from batuta.backends.kube.operator.context import RESTART_BACKOFF, Timing
 
 
 def test_the_pause_doubles_with_each_failure_up_to_six_minutes():
@@ -9,4 +11,4 @@ def test_the_pause_doubles_with_each_failure_up_to_six_minutes():
 
 
 def test_a_long_pause_is_not_cut_short():
-    assert Timing(restart_backoff_s=1000.0).restart_backoff.pause_s(3) == 1000.0
+    assert replace(RESTART_BACKOFF, first_s=1000.0).pause_s(3) == 1000.0

@@ -9,13 +9,14 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.informer import Change, ChangeType
-from batuta.backends.kube.operator.admission import admit_all, read_request
 from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import admit_all
 from batuta.backends.kube.operator.workqueue import Changed, WriteFn, WriteQueue
 from batuta.backends.kube.trial.controller import TrialController, TrialGate
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.reconciler import TrialContext
 from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.to_job import read_request
 from batuta.core import event as ev
 from batuta.core.job import DesiredState, SizeChoice
 from batuta.core.quota import ClusterQueue, LocalQueue, Quota

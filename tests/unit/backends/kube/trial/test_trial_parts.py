@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
+from batuta.backends.kube.crd import broken
 from batuta.backends.kube.trial import crd
 from batuta.backends.kube.trial.controller import trial_manifest
-from batuta.backends.kube.trial.model import RULES, TrialRun, broken_rules
+from batuta.backends.kube.trial.model import RULES, TrialRun
 from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, run_manifest, run_name, tried_job
 from batuta.backends.kube.trial.reconciler import RUNS, TrialConclusion, read_measured, shows, status_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
@@ -38,13 +39,13 @@ def showing(run: TrialRun, shown: dict[str, Any]) -> TrialRun:
 
 
 def test_the_chart_has_the_definition_of_this_model():
-    assert FILE.read_text() == crd.crd_yaml(), (
+    assert FILE.read_text() == crd.DEFINITION.to_yaml(), (
         f"the model has changed: python -m batuta.backends.kube.trial.crd > {FILE.name}"
     )
 
 
 def test_every_column_shows_a_field_that_there_is():
-    (version,) = crd.build_crd()["spec"]["versions"]
+    (version,) = crd.DEFINITION.build()["spec"]["versions"]
     for column in version["additionalPrinterColumns"]:
         place = version["schema"]["openAPIV3Schema"]
         for key in column["jsonPath"].strip(".").split("."):
@@ -65,7 +66,7 @@ def test_only_rules_about_a_change_are_left_to_the_api_server():
     ],
 )
 def test_a_broken_rule_is_told(spec, said):
-    (found,) = broken_rules(trial(**spec))
+    (found,) = broken(RULES, trial(**spec))
     assert said in found
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.unified_job.crd import broken_rules
+from batuta.backends.kube.crd import broken
 from batuta.backends.kube.unified_job.from_task import TaskManifests, from_task
+from batuta.backends.kube.unified_job.model import RULES
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job, JobKind, Share, Spread
 from batuta.spec.problem import InputError
@@ -31,7 +32,7 @@ def job_of(text: str, **options: Any) -> Job:
     body = convert(text, **options).job
     body["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z"}
     job = read(body)
-    assert broken_rules(job) == []
+    assert broken(RULES, job) == []
     found = to_job(job, {"high": 5, "": 0})
     assert isinstance(found, Job), found
     return found

@@ -10,7 +10,7 @@ def test_a_sound_job_is_read_as_it_is_written() -> None:
     assert job.id == "team-a/resnet"
     assert job.unreadable == ()
     assert job.spec.job_type == "TorchElastic"
-    assert job.spec.replica_spec.legal_sizes == (1, 2, 4, 8)
+    assert job.spec.replica_spec.sizes == [1, 2, 4, 8]
     assert job.spec.replica_spec.gpus_per_replica == 2
     assert job.spec.topology is not None
     assert job.spec.topology.level == "rack"
