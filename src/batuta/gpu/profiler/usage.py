@@ -14,7 +14,7 @@ import numpy as np
 from batuta.gpu.owners import Owner
 from batuta.gpu.profiler.behaviour import Behaviour
 from batuta.gpu.profiler.signals import Floats, SampleStats
-from batuta.spec.progress import ProgressReport, parse_progress
+from batuta.spec.progress import LONGEST_LINE_BYTES, ProgressReport, parse_line
 
 _RECENT: Final = 32
 """Reports that say how fast a job is now."""
@@ -57,11 +57,14 @@ class ProgressFiles:
                 begin = self._read_bytes.get(job, 0)
                 begin = max(begin if begin <= size else 0, size - _PROGRESS_MAX_BYTES)
                 file.seek(begin)
-                found = parse_progress(file.read(_PROGRESS_MAX_BYTES))
+                text = file.read(_PROGRESS_MAX_BYTES)
         except OSError:
             return ()
-        self._read_bytes[job] = begin + found.consumed
-        return found.reports
+        end = text.rfind(b"\n") + 1
+        if len(text) - end > LONGEST_LINE_BYTES:
+            end = len(text)  # no report is so long: what the job is writing there is skipped
+        self._read_bytes[job] = begin + end
+        return [report for line in text[:end].split(b"\n") if (report := parse_line(line)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
