@@ -248,7 +248,7 @@ class HealthFiguresPublisher:
             try:
                 await self.turn()
             except (ApiError, OSError) as error:
-                _log.warning("cannot tell of the health of GPUs: %s", error)
+                _log.warning("cannot report the health of GPUs: %s", error)
             await asyncio.sleep(NVML_INTERVAL_S)
 
 
@@ -394,7 +394,7 @@ class HealthNotesPublisher:
             try:
                 await self.turn()
             except (ApiError, OSError) as error:
-                _log.warning("cannot tell of the kernel log: %s", error)
+                _log.warning("cannot report errors from the kernel log: %s", error)
             await asyncio.sleep(KERNEL_LOG_INTERVAL_S)
 
 

@@ -45,7 +45,7 @@ FOLDER = "vgpu"
 """Within the state directory."""
 _MIB = 1 << 20
 _MADE_AHEAD = 32
-"""So many nodes have their files before anybody needs them: to make one takes some milliseconds."""
+"""So many nodes have their files before a job needs them: to make one takes some milliseconds."""
 _PLAIN = replace(MODELS["T4"], name="Batuta virtual GPU", memory_bytes=16 << 30)
 """What a virtual GPU is like that is of no real model."""
 

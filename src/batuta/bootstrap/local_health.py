@@ -78,7 +78,7 @@ def _events_instead(why: str, uuids: Sequence[str]) -> KernelLog | None:
     except NvmlUnavailable:
         _log.warning("errors of GPUs are not seen: %s", why)
         return None
-    _log.warning("errors of GPUs are heard from NVML, as long as the server runs: %s", why)
+    _log.warning("errors of GPUs are read from NVML while the server runs: %s", why)
     return found
 
 

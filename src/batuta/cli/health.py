@@ -97,4 +97,4 @@ def _show(tried: list[DryRunResult]) -> None:
         Column("WOULD BE DONE", least=16),
     )
     rows = [(str(one.line), one.what, one.where or DASH, one.means, one.done) for one in tried]
-    print_table(columns, rows, "no line of this log tells of an error of a GPU")
+    print_table(columns, rows, "no line of this log reports a GPU error")

@@ -38,7 +38,7 @@ TenantOption = Annotated[
     str | None,
     typer.Option(
         "--loki-tenant",
-        help="Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.",
+        help="The tenant whose logs are read, where Loki has several; default $BATUTA_LOKI_TENANT.",
         metavar="NAME",
         show_default=False,
     ),

@@ -83,7 +83,7 @@ def describe(
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
-    """Show one queue: what it may use and uses, who has its quota, who waits in which order and why.
+    """Show one queue: what it may use and uses, the workloads with quota, and the waiting ones in order with reasons.
 
     Example: batuta queues describe team-a
     """
@@ -247,11 +247,11 @@ def print_queue_detail(queue: QueueDetail) -> None:
         print_table(_CELLS, [_cell_row(cell) for cell in queue.cells])
     if queue.holding:
         typer.echo()
-        _title("who has its quota", len(queue.holding), queue.running)
+        _title("workloads with quota", len(queue.holding), queue.running)
         print_table(_HOLDING, [_holding_row(job) for job in queue.holding])
     typer.echo()
     if queue.waiting:
-        _title("who waits, the next one first", len(queue.waiting), queue.pending)
+        _title("waiting workloads, the next one first", len(queue.waiting), queue.pending)
         print_table(_WAITING, [_waiting_row(job) for job in queue.waiting])
     else:
         typer.echo("no job waits in it")

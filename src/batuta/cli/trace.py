@@ -108,7 +108,7 @@ def generate(
     load: Annotated[float, typer.Option(help="GPU time asked for over GPU time there is.")] = 0.9,
     rate: Annotated[float | None, typer.Option(help="Jobs per hour, instead of a load.")] = None,
     elastic_fraction: Annotated[float, typer.Option(help="Share of jobs that can change size.")] = 1.0,
-    users: Annotated[int, typer.Option(help="How many people submit (few submit most).")] = 50,
+    users: Annotated[int, typer.Option(help="How many users submit jobs (few submit most).")] = 50,
     sizes: Annotated[
         str | None, typer.Option(metavar="GPUS:WEIGHT,…", help="How often each size; default: as in Philly.")
     ] = None,

@@ -57,7 +57,7 @@ class Requests:
         self._waiting: list[Request] = []
         self._closed = False
         self.before_answers: Callable[[], None] | None = None
-        """Called in the engine's thread once what was asked for is durable, before anybody is told so."""
+        """Called in the engine's thread once what was asked for is durable, before the caller gets its answer."""
 
     def ask(self, make: RequestFn) -> Future[Sequence[Event]]:
         """Asks; the answer comes when what was asked for is durable.

@@ -133,7 +133,7 @@ class Service:
             yield self._engine.world, self._engine.last_plan
 
     def fork(self) -> World:
-        """A copy of the World, to ask it questions without anybody waiting."""
+        """A copy of the World, for questions that do not delay the engine."""
         with self._guard:
             return self._engine.world.fork()
 

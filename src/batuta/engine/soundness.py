@@ -21,7 +21,7 @@ class Severity(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Not needed by everybody."""
+    """Not needed by every installation."""
     WARNING = "warning"
     """Works, but an administrator should look at it."""
     ERROR = "error"

@@ -156,12 +156,12 @@ _BUILT_IN = {
         "is worth most: to short jobs that scale well."
     ),
     "rent-pure": (
-        "The same without the first part: prices alone decide who grows and who waits, for the shortest mean "
+        "The same without the first part: prices alone decide which jobs grow and which wait, for the shortest mean "
         "completion time."
     ),
     "optimus": "First come, first served; GPUs then go one by one to the job whose end they bring nearest.",
     "themis": "Jobs that are slowed down most against a fair share of the cluster go first.",
-    "gavel": ("Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."),
+    "gavel": ("Every job gets a fair part of every GPU type's time, weighted by what the type is worth to the job."),
     "pollux": "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts.",
     "sia": "The GPU type and size of which each job makes good use, for all together; few restarts.",
     "tiresias-replay": "Tiresias as its authors ran it, to repeat published experiments.",

@@ -242,7 +242,7 @@ class Rent:
     """No job grows while another waits that would fit at its `min`: prices decide about growth, and about who
     waits where the `min`s do not all fit. False lets prices decide about both at once."""
     by_rank: bool = True
-    """False makes everybody's work worth the same: to see what prices are good for."""
+    """False makes the work of all jobs worth the same: to see what prices are good for."""
 
     @property
     def traits(self) -> PolicyTraits:

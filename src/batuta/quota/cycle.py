@@ -183,7 +183,7 @@ class Scheduler:
             queue.name: PendingQueue(queue.strategy is Strategy.STRICT_FIFO) for queue in state.quota.cluster_queues
         }
         self.refusals: dict[Hashable, Refusal] = {}
-        """Why those who wait do, by key. Who may not overtake another is never looked at, and not in here."""
+        """Why each waiting workload waits, by key. One that may not overtake another is never nominated, and absent."""
 
     def put(self, workload: Workload) -> None:
         self._pending_queues[workload.queue.name].put(workload)
@@ -262,7 +262,7 @@ class Scheduler:
     ) -> bool:
         """Carries a cycle's outcome out; whether anything came of it."""
         progress = False
-        # Whatever is given back comes last, so that it wakes also those who stand aside since this cycle.
+        # Whatever is given back comes last, so that it also wakes the workloads that became inadmissible in this cycle.
         for entry in sorted(entries, key=lambda one: one.outcome is Outcome.PREEMPTING):
             workload = entry.workload
             pending = self._pending_queues[workload.queue.name]

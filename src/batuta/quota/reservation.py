@@ -145,7 +145,7 @@ class Reservations:
         return Refusal(Why.WAITING_FOR_QUOTA, "", frs[fr], usage[fr], left)
 
     def _earliest(self, queue: Node, needs: Amounts) -> ReleaseTime:
-        """When so many of those who have quota will have ended that so much fits.
+        """When so many of the workloads with quota will have ended that so much fits.
 
         At any moment, if it cannot be said: then no other may have what is reserved for it.
         """

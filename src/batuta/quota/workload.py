@@ -511,9 +511,9 @@ class PendingQueue:
     refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
     """By shape: the priority that was refused since something was given back, and why."""
     asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
-    """The same by request, of those who were nominated."""
+    """The same by request, of the nominated workloads."""
     nominated: set[Hashable] = field(default_factory=set)
-    """Those who have been at the head of the queue: prechecks are for the others."""
+    """The workloads that have been at the head of the queue: prechecks are for the others."""
     first: Workload | None = None
     """The workload for which others were just preempted: it goes first, before a third one takes that."""
 

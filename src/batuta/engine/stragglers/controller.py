@@ -58,7 +58,7 @@ class _Search:
 
 
 class HangSearch:
-    """Of all jobs that have hung without anybody to blame. For the engine's thread."""
+    """Of all jobs that have hung without a rank, GPU or node at fault. For the engine's thread."""
 
     def __init__(self) -> None:
         self._searches: dict[JobId, _Search] = {}
