@@ -48,7 +48,7 @@ class Caller:
     def check_owner(self, job: Job) -> None:
         """Raise HttpProblem unless the caller may change this job: its user, or an admin."""
         if self.role is not Role.ADMIN and job.user != self.user:
-            raise HttpProblem(403, f"job {job.id} belongs to {job.user or 'nobody'}: only they, or an admin, change it")
+            raise HttpProblem(403, f"job {job.id} belongs to {job.user or 'no user'}: only they or an admin change it")
 
 
 class TokenAuthenticator(Protocol):

@@ -36,7 +36,7 @@ def held_up_sentence(event: dict[str, Any]) -> str:
         more = ", …" if len(ranks) > _MAX_RANKS_LISTED else ""
         what += f" (ranks {', '.join(map(str, sorted(ranks)[:_MAX_RANKS_LISTED]))}{more})"
     blame = f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} to blame" if nodes else ""
-    return f"{what}; {blame or 'nobody can be blamed'}{_excluded_nodes_clause(event, avoid)}"
+    return f"{what}; {blame or 'the cause is not known'}{_excluded_nodes_clause(event, avoid)}"
 
 
 def _excluded_nodes_clause(event: dict[str, Any], avoid: list[str]) -> str:

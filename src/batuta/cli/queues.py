@@ -66,7 +66,7 @@ def describe(
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
-    """Show one queue: what it may use and uses, who has its quota, who waits in which order and why.
+    """Show one queue: what it may use and uses, the workloads with quota, and the waiting ones in order with reasons.
 
     Example: batuta queues describe team-a
     """

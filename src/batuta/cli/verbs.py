@@ -95,7 +95,7 @@ VERBS = (
     Verb("allocate", RESEARCH, "Run one policy on a snapshot: how many GPUs for each job?", "policy"),
     Verb("policies", RESEARCH, "List the policies, built in and installed.", "policy"),
     Verb("trace", RESEARCH, "Look at workloads, convert them, generate new ones.", "trace", "app"),
-    Verb("vgpu", RESEARCH, "Make virtual GPUs, look at them, harm them, run programs on them.", "vgpu", "app"),
+    Verb("vgpu", RESEARCH, "Make virtual GPUs, look at them, inject faults, run programs on them.", "vgpu", "app"),
     Verb("create", VODA, "The same as batuta launch -d FILE.", "launch"),
     Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "jobs", "get"),
     Verb("delete", VODA, "The same as batuta cancel NAME -y.", "jobs"),

@@ -32,7 +32,7 @@ NodeArgument = Annotated[Path, argument("FILE", "Their file, or the name of a no
 
 @app.callback()
 def vgpu() -> None:
-    """Make virtual GPUs, look at them, harm them, run programs on them.
+    """Make virtual GPUs, look at them, inject faults, run programs on them.
 
     CUDA and NVML programs take them for real: memory, processes, kernels that take time. Nothing is computed.
 

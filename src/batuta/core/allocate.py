@@ -156,7 +156,7 @@ def open_types(world: World, admitted: Admitted, capacity: list[int]) -> OpenTyp
     """What each row could have of every type: by its own list, by quota, and by what nodes could give.
 
     A part of a GPU is not worth a choice: its type is that of `assign_types`, so that parts which lie
-    together are known before anybody is asked.
+    together are known before any policy runs.
     """
     speed = _relative_speeds(world)
     if admitted.gpu_type is not None:

@@ -129,7 +129,7 @@ def _heed_what_is_beside(world: World, budget: Budget, rows: IntArray, cap: IntA
 
 
 def _in_turns(sizes: LegalSizes, wanted: IntArray, gpus: int) -> IntArray:
-    """Everybody's `min`, then one step after another as long as there are GPUs."""
+    """The `min` of every job, then one step after another as long as there are GPUs."""
     given = sizes.min.copy()
     left = gpus - int(given.sum())
     while True:
@@ -151,7 +151,7 @@ def _explain(
     cap: IntArray,
     refused: dict[int, tuple[Reason, Evidence]],
 ) -> None:
-    """Quota is the reason for those who would need more than what is left; others the policy wants so."""
+    """Quota is the reason for jobs that need more than what is left; the policy chose the size of the others."""
     has = cap[rows]
     steps = world.jobs.legal_sizes().subset(rows).next(has) - has
     beside = np.array([bool(budget.beside) for budget in budgets])

@@ -55,7 +55,7 @@ def decide(
         stuck = {row for row in found.admitted.contested if found.changes.after.get(row) is None}
         if last or not stuck or not (found.admitted.losers or found.placed.layout.total_free):
             break
-        # What cannot be placed holds no quota: those who lost or waited for its sake are better served.
+        # What cannot be placed holds no quota: jobs that were preempted or wait for its sake are better served.
         without |= stuck
         failures |= {row: found.placed.failures[row] for row in stuck if row in found.placed.failures}
     found.placed.failures.update(failures)

@@ -149,7 +149,7 @@ class _Around:
 
 
 class NoFence(Fence):
-    """Where nothing is kept from anybody, as in tests: what fails is raised."""
+    """A fence that raises every failure, as tests want it."""
 
     def failed(self, part: str, error: BaseException) -> None:
         raise error

@@ -215,7 +215,7 @@ def place_new(room: ClusterState, job: Job, gpus: int, gpu_type: int, choose: Ch
 
 
 def _start_and_grow(draft: PlacementAttempt, targets: list[Target]) -> None:
-    """Places by size. Who grows elsewhere leaves GPUs behind: then those who were refused are asked again."""
+    """Places by size. A job that grows elsewhere leaves GPUs behind: then the refused jobs are tried again."""
     placements, refused, left_behind = draft.world.jobs.placements, list[Target](), False
     for target in sorted(targets, key=_largest_first):
         if placements[target.row] is not None:

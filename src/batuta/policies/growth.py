@@ -423,7 +423,7 @@ def lowest_first(column: FloatArray, parts: Partitions) -> IntArray:
 def admit_in_parts(asked: IntArray, parts: Partitions, order: IntArray | None = None) -> IntArray:
     """As `admit_in_order` in each part; the order is one of all rows, part by part."""
     got = asked.copy()
-    # Mostly there is enough for everybody's request, and a part where there is not is looked at by itself.
+    # Mostly there is enough for the requests of all jobs, and a part where there is not is looked at by itself.
     for at in np.flatnonzero(parts.sums(asked) > parts.capacity).tolist():
         rows = parts.rows(at)
         got[rows] = admit_in_order(asked[rows], int(parts.capacity[at]), _own(order, rows))
@@ -448,7 +448,7 @@ def _by_level(gpus: IntArray, largest: IntArray, parts: Partitions, order: IntAr
     """Steps of one GPU: after k rounds each job has grown by k or by all its room, so look for k.
 
     With the smallest room first, all whose room is the level at most are at the beginning of their part. So
-    the number of those who have all their room, and what they take, says how far the others come.
+    the number of jobs that have all their room, and what they take, says how far the others come.
     """
     number, lengths = parts.number, parts.lengths
     free = np.maximum(parts.capacity - parts.sums(gpus), 0)

@@ -72,7 +72,7 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     shortest = np.full(len(view), MOST_S)
     np.minimum.at(shortest, row, left_s)
     longer = count_longer(work_s * shortest)
-    # What a GPU of each type is worth to those who are there, as a share of the whole cluster.
+    # What a GPU of each type is worth to the present jobs, as a share of the whole cluster.
     worth = (view.speed / mean[:, None]).mean(axis=0)
     rent = worth / max(float(worth @ view.capacity), 1e-9)
     speed = work_s[row] / left_s

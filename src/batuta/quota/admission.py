@@ -91,7 +91,7 @@ class SchedulingCycle:
         return self._results()
 
     def grow(self, cap: IntArray, results: Mapping[int, AdmissionResult]) -> None:
-        """Works out what those who have quota may grow to, given the largest size that each may have."""
+        """Works out what admitted workloads may grow to, given the largest size that each may have."""
         tree, place = self._state.tree, self._fingerprints.place
         growers = [Growers(tree.queues[name], self._resizable(name)) for name in self._snapshot.cluster_queues]
         for number in self.trees:
@@ -144,7 +144,7 @@ class SchedulingCycle:
         )
 
     def _pending_queues(self) -> list[dict[str, PendingQueue]]:
-        """Those who wait, tree by tree."""
+        """The waiting workloads, tree by tree."""
         found: dict[int, dict[str, PendingQueue]] = {}
         for name, cq in self._snapshot.cluster_queues.items():
             number = self._number_of[name]
@@ -310,7 +310,7 @@ class _Admission:
         # What could not be placed even if it were alone is no reason to keep quota from others.
         cap, _ = within_reach(self._world, allowed, gpu_type, wishes)
         assert cap is not None
-        # Where nodes limit jobs otherwise than before, those who grow have to be looked at again.
+        # Where nodes limit jobs otherwise than before, growing workloads have to be looked at again.
         self._look_at([tree for tree in self._fingerprints.rows if not self._grew_from(cap, tree)])
         for one in self._cycles:
             one.grow(cap, self._results)
@@ -359,7 +359,7 @@ class _Admission:
             cache.entries.update(one.as_cache_entries(self._results))
 
     def _served(self) -> list[tuple[list[int], Admissions, bool]]:
-        """Those who get quota, queue by queue: their rows, what they get, and whether that is contested."""
+        """The workloads that get quota, queue by queue: their rows, what they get, and whether that is contested."""
         found: list[tuple[list[int], Admissions, bool]] = []
         for name, tree in self._cache.number_of.items():
             results = self._results.get(tree)

@@ -39,7 +39,7 @@ class AdmissionResult:
     new: dict[str, Admissions]
     """By queue."""
     admitted: list[tuple[int, Flavors]]
-    """Those who had quota before the cycle, by place."""
+    """The workloads that had quota before the cycle, by place."""
     preempted: dict[int, Reason]
     contested: bool
     """Whether some got quota while others lost some or wait."""
@@ -145,7 +145,7 @@ class EndOrder(NamedTuple):
     """What the answers owe to the clock: who will have ended before whom. Jobs are meant by their place in the tree."""
 
     running: IntArray
-    """Those who will give quota back, as they are listed, …"""
+    """The workloads that will give quota back, as they are listed, …"""
     first: IntArray
     """… and which of them do so first, as far as it mattered, by their number in that list."""
     asked: IntArray

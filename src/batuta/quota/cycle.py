@@ -170,7 +170,7 @@ class Scheduler:
     ) -> None:
         self.state, self._pending_queues, self._reservations = state, pending_queues, reservations
         self.refusals: dict[Hashable, Refusal] = {}
-        """Why those who wait do, by key. Who may not overtake another is never looked at, and not in here."""
+        """Why each waiting workload waits, by key. One that may not overtake another is never nominated, and absent."""
 
     def put(self, workload: Workload) -> None:
         self._pending_queues[workload.queue.name].put(workload)
@@ -239,7 +239,7 @@ class Scheduler:
     def _act(self, entries: Iterable[Entry], on_admit: OnAdmit, on_preempt: OnPreempt) -> bool:
         """Carries a cycle's outcome out; whether anything came of it."""
         progress = False
-        # Whatever is given back comes last, so that it wakes also those who stand aside since this cycle.
+        # Whatever is given back comes last, so that it also wakes the workloads that became inadmissible in this cycle.
         for entry in sorted(entries, key=lambda one: one.outcome is Outcome.PREEMPTING):
             workload = entry.workload
             pending = self._pending_queues[workload.queue.name]

@@ -84,7 +84,7 @@ def grow(world: World, state: QuotaState, growers: Iterable[Growers], cap: IntAr
 def _grouped(
     world: World, state: QuotaState, growers: Iterable[Growers], wants: IntArray, low: IntArray
 ) -> list[_Group]:
-    """Those who want more than their `min`, by queue and flavors. All are summed up at once."""
+    """The workloads that want more than their `min`, by queue and flavors. All are summed up at once."""
     alike = [(one.queue, flavors, rows) for one in growers for flavors, rows in _alike(one.flavors).items()]
     row = np.fromiter((row for _, _, rows in alike for row in rows), np.int64)
     number = np.repeat(np.arange(len(alike)), [len(rows) for _, _, rows in alike])

@@ -90,7 +90,7 @@ class QueuePrechecks:
         self._most: dict[tuple[int, int], int] = {}
         """By priority and flavor resource: more than this no job could have now."""
         self._short: dict[int, Refusal] = {}
-        """By flavor resource: what is said to those who ask for more."""
+        """By flavor resource: the message for workloads that ask for more."""
 
     def reset(self) -> None:
         """Forgets what was found: usage may have changed."""
@@ -230,7 +230,7 @@ class NominalQuotaAdmission:
     def serve(self) -> None:
         """Gives out what belongs to each queue, and what those get who have waited long."""
         self._serve_own()
-        # Now it is known what is left in each cohort, and so what can be done for those who have waited long.
+        # Now it is known what is left in each cohort, and so what can be done for workloads that have waited long.
         self._serve_due()
         for name in self._snapshot.cluster_queues:
             if name in self._state.admitted:

@@ -167,7 +167,7 @@ class Snapshot:
         if all(request.kinds and not request.needs_no_quota for request in requests):
             return
         for cq in self.cluster_queues.values():
-            # Who needs no quota waits for none, nor for its turn behind those who do.
+            # A workload without requests waits neither for quota nor for its turn behind others.
             own = [(row, request) for row in cq.waiting if not (request := self.request_of[row]).needs_no_quota]
             # Without nodes for it at all the next step says why, in its own words.
             self.no_flavor += [row for row, request in own if not request.kinds and request.ever]

@@ -31,7 +31,7 @@ class Node:
     subtree: Amounts = field(default_factory=dict)
     """Its own quota, and what its children may lend."""
     local: Amounts = field(default_factory=dict)
-    """The part of it that is not lent to anybody; missing for none."""
+    """The part of it that is not lent to any queue; missing for none."""
     usage: Amounts = field(default_factory=dict)
     height: int = 0
     """Steps down to the farthest queue."""
@@ -65,7 +65,7 @@ class Node:
         return max(0, self.local.get(fr, 0) - self.usage.get(fr, 0))
 
     def left(self, fr: int) -> int:
-        """What it could use more, without taking anything from anybody; below 0 after quota was cut."""
+        """What it could use more, without preemption; below 0 after quota was cut."""
         # Asked more often than anything else, so it is spared what most nodes do not have.
         parent = self.parent
         if parent is None:

@@ -224,11 +224,8 @@ def gantt(study: Study, run: RunResult, jobs: Sequence[JobId], applications: App
         for left, right, gpus in _stretches(rows[name], x, study.start_s, budget):
             path = thick.setdefault((applications.of_job[name], gpus), [])
             path.append(f"M{number(left)} {y}h{number(max(right - left, 0.4))}")
-        if name in results:
-            waiting += [
-                f"M{number(left)} {y}h{number(right - left)}"
-                for left, right in _waits(results[name], rows[name], x, study)
-            ]
+        waits = _waits(results[name], rows[name], x, study) if name in results else []
+        waiting += [f"M{number(left)} {y}h{number(right - left)}" for left, right in waits]
     bars = join(
         leaf("path", d=join(d), class_=f"p{app} g{plot.size_shade(gpus)}", data_gpus=gpus)
         for (app, gpus), d in sorted(thick.items())
@@ -252,11 +249,9 @@ def gantt(study: Study, run: RunResult, jobs: Sequence[JobId], applications: App
 
 def _collect(run: RunResult, jobs: Sequence[JobId]) -> dict[JobId, list[Segment]]:
     rows: dict[JobId, list[Segment]] = {name: [] for name in jobs}
-    for segment in run.segments:
+    for segment in sorted(run.segments, key=lambda segment: segment.start_s):
         if segment.job in rows and segment.gpus > 0:
             rows[segment.job].append(segment)
-    for segments in rows.values():
-        segments.sort(key=lambda segment: segment.start_s)
     return rows
 
 
@@ -336,10 +331,8 @@ def jobs_over_time(study: Study, applications: Applications, figure: int) -> str
     if len(study.shown_runs) > 1:
         policies = [_radio("panel", f"panel-{k}", run.policy, checked=k == 0) for k, run in enumerate(study.shown_runs)]
         switches.insert(0, tag("fieldset", tag("legend", "Policy"), *policies))
-    panels = [
-        tag("div", _panel(study, run, jobs, applications), class_=f"panel panel-{k}")
-        for k, run in enumerate(study.shown_runs)
-    ]
+    contents = (_panel(study, run, jobs, applications) for run in study.shown_runs)
+    panels = [tag("div", content, class_=f"panel panel-{k}") for k, content in enumerate(contents)]
     most = max((segment.gpus for run in study.shown_runs for segment in run.segments), default=1)
     legends = tag("div", _legends(applications, plot.size_shade(most)), class_="legend")
     caption = tag("figcaption", f"<b>Figure {figure}.</b> {escape(_caption(study, len(jobs)))}")
@@ -362,12 +355,8 @@ def _radio(group: str, key: str, text: str, *, checked: bool) -> str:
 
 def _panel(study: Study, run: RunResult, jobs: tuple[str, ...], applications: Applications) -> str:
     values = study.comparison.cells[run.policy, study.shown]
-    facts = [
-        f"mean JCT {duration(values['jct_mean_s'])}",
-        f"{percent(values['gpu_utilisation'])} of GPUs used",
-        count(int(values["restarts"]), "restart"),
-        count(int(values["preemptions"]), "preemption"),
-    ]
+    facts = [f"mean JCT {duration(values['jct_mean_s'])}", f"{percent(values['gpu_utilisation'])} of GPUs used"]
+    facts += [count(int(values[f"{noun}s"]), noun) for noun in ("restart", "preemption")]
     mark = tag("span", class_=f"swatch {study.styles[run.policy]}")
     head = tag("h3", mark, escape(run.policy), tag("small", escape(" · ".join(facts))))
     charts = (stack(study, run, applications), gantt(study, run, jobs, applications))

@@ -172,10 +172,8 @@ def read_snapshots(text: str, file: str = "") -> SnapshotFile:
     findings = JsonProblems()
     document = _parse(text, file, findings)
     is_list = isinstance(document, list)
-    views = [
-        _read_snapshot(value, (k,) if is_list else (), findings)
-        for k, value in enumerate(document if is_list else [document])
-    ]
+    values: list[object] = document if is_list else [document]
+    views = [_read_snapshot(value, (k,) if is_list else (), findings) for k, value in enumerate(values)]
     if findings.found:
         raise InputError(findings.problems(text, file))
     return SnapshotFile(tuple(view for view in views if view is not None), is_list)

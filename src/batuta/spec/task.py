@@ -255,11 +255,8 @@ def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task:
         return task
     reader.notes.append("no accelerators, but several sizes: each node has one GPU of any type")
     one = (task_resources.Accelerator(task_resources.ANY_GPU, 1),)
-    return replace(
-        task,
-        needs=replace(task.needs, accelerators=one),
-        any_of=tuple(replace(needs, accelerators=one) for needs in task.any_of),
-    )
+    any_of = tuple(replace(needs, accelerators=one) for needs in task.any_of)
+    return replace(task, needs=replace(task.needs, accelerators=one), any_of=any_of)
 
 
 def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool) -> None:

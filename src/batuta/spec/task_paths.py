@@ -88,12 +88,12 @@ def read_workdir(
     The path `given` on the command line stands in for that of the file.
     """
     if given is not None:
-        return _read_path(reader, None, "workdir", given, rules, envs, folder=True)
+        return _read_path(reader, None, "workdir", expand_variables(given, envs), rules, folder=True)
     if isinstance(node, yaml.MappingNode):
         reader.fault(node, "workdir must be a folder, found a mapping", "clone the repository and give its path")
         return ""
     text = reader.text(node, "workdir")
-    found = _read_path(reader, node, "workdir", text, rules, envs, folder=True) if text else ""
+    found = _read_path(reader, node, "workdir", expand_variables(text, envs), rules, folder=True) if text else ""
     if found and rules.probe is not None and rules.probe(Path(found, ".skyignore"))[0] is PathKind.FILE:
         reader.notes.append(".skyignore is not used: nothing is copied, the job runs in the workdir itself")
     return found
@@ -136,21 +136,13 @@ def _read_source(reader: TaskReader, node: YamlNode, what: str, rules: PathRules
             return ""
         node = node.value[0]
     text = reader.text(node, what)
-    return _read_path(reader, node, what, text, rules, envs, folder=False) if text else ""
+    return _read_path(reader, node, what, expand_variables(text, envs), rules, folder=False) if text else ""
 
 
 def _read_path(
-    reader: TaskReader,
-    node: YamlNode | None,
-    what: str,
-    text: str,
-    rules: PathRules,
-    envs: Mapping[str, str],
-    *,
-    folder: bool,
+    reader: TaskReader, node: YamlNode | None, what: str, text: str, rules: PathRules, *, folder: bool
 ) -> str:
     """The absolute path that a text means; empty, with a problem, when it cannot be used."""
-    text = expand_variables(text, envs)
     asked = f"{what} {shown(text, LONGEST_SHOWN)}"
     if _URI.match(text):
         reader.blame(node, f"{what} is in a cloud ({shown(text, LONGEST_SHOWN)})", _LOCAL_FIX)
@@ -183,15 +175,12 @@ def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: 
         return called
     asked = shown(text, LONGEST_SHOWN)
     if here is PathKind.NOTHING:
-        reader.notes.append(
-            f"{what} {asked} is not in {base}, where the command was called: {beside} is used, beside the task file"
-        )
-        return beside
-    way = "--workdir" if what == "workdir" else "an absolute path"
-    reader.notes.append(
-        f"{what} {asked} is {called}, from where the command was called; {way} chooses {beside}, beside the task file"
-    )
-    return called
+        note = f"{what} {asked} is not in {base}, where the command was called: {beside} is used"
+    else:
+        way = "--workdir" if what == "workdir" else "an absolute path"
+        note = f"{what} {asked} is {called}, from where the command was called; {way} chooses {beside}"
+    reader.notes.append(f"{note}, beside the task file")
+    return beside if here is PathKind.NOTHING else called
 
 
 def _is_allowed(rules: PathRules, real: Path) -> bool:

@@ -99,10 +99,8 @@ def _resources(task: Task) -> dict[str, Any]:
     labels = {name: value for name, value in task.labels if name not in (QUEUE_LABEL, CLASS_LABEL)}
     if task.queue:
         labels[QUEUE_LABEL] = task.queue
-    recovery = _said(
-        max_restarts_on_errors=task.max_restarts_on_errors or None,
-        recover_on_exit_codes=list(task.recover_on_exit_codes),
-    )
+    restarts, codes = task.max_restarts_on_errors or None, list(task.recover_on_exit_codes)
+    recovery = _said(max_restarts_on_errors=restarts, recover_on_exit_codes=codes)
     return {
         **_needs(task.needs),
         **_said(

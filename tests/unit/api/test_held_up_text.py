@@ -28,13 +28,13 @@ def test_several_ranks_are_all_named():
 
 def test_when_nobody_can_be_blamed_it_is_said():
     assert told(Reason.HANG, (("silent_s", 1800.0), ("usual_s", 1.5))) == (
-        "hangs: it has reported nothing for 1800 s, and used to every 1.5 s; nobody can be blamed"
+        "hangs: it has reported nothing for 1800 s, and used to every 1.5 s; the cause is not known"
     )
     assert "too few agree" in told(Reason.UNEVEN_RANKS, SLOW)
 
 
 def test_numbers_that_are_missing_do_not_make_it_silent():
-    assert told(Reason.STRAGGLER) == "is held up; nobody can be blamed"
+    assert told(Reason.STRAGGLER) == "is held up; the cause is not known"
 
 
 def test_readers_of_events_get_the_sentence():

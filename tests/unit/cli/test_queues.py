@@ -139,7 +139,7 @@ def test_one_queue_with_who_is_ahead_of_whom(capsys: pytest.CaptureFixture[str])
     assert "held: nothing starts" in shown
     assert "1 running, 2 waiting, 1 parked" in shown
     assert "team-a/train" in shown
-    assert "who waits, the next one first (the first 1 of 2):" in shown
+    assert "waiting workloads, the next one first (the first 1 of 2):" in shown
     assert "WaitingForQuota: x" in shown
     assert [line.split()[-1] for line in shown.splitlines() if "resnet" in line] == ["h100"]
 

@@ -6,7 +6,7 @@ import type { Cluster, Job } from "./types.ts";
 
 export interface Advice {
   text: string;
-  /** What the page can do about it, for those who may. */
+  /** What the page can do about it, for users who may. */
   action?: { kind: "resize"; min_nodes: number; label: string } | { kind: "resume"; label: string } | { kind: "link"; href: string; label: string };
 }
 
@@ -127,7 +127,7 @@ export function advise(job: Job, cluster: Cluster | null): Advice[] {
     case "SHORT_OF_CPU_OR_MEMORY":
       return [{ text: "Ask for fewer CPUs or less memory per node, or wait until a neighbour ends." }];
     case "PARKED":
-      return [{ text: "It stays parked until somebody starts it.", action: { kind: "resume", label: "Start it again" } }];
+      return [{ text: "It stays parked until a user starts it.", action: { kind: "resume", label: "Start it again" } }];
     case "RESTART_BACKOFF":
       return [{ text: "It failed and will be tried again. The end of its log says why it failed." }];
     case "SHARES_WITH_OTHERS":

@@ -155,7 +155,7 @@ export function submit(yaml: string, key: string, dryrun: boolean): Promise<Subm
   });
 }
 
-/** The same task once more, as a new job of whoever asks. */
+/** The same task once more, as a new job of the calling user. */
 export const runAgain = (id: string, overrides: Record<string, unknown>, key: string): Promise<Submitted> =>
   json("/jobs", {
     method: "POST",

@@ -17,7 +17,7 @@ export interface EtaText {
 
 const DAY_S = 86400;
 
-/** How long it takes from now on, as likely as not; what the job itself reports where nobody has looked ahead. */
+/** How long it takes from now on, as likely as not; the job's own report where there is no forecast. */
 export function left_s(job: Job, eta: JobEta | undefined, now_s: number): number | null {
   if (isOver(job.state)) return null;
   return eta?.finish.p50_s != null ? Math.max(0, eta.finish.p50_s - now_s) : job.eta_s;

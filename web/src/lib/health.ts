@@ -13,7 +13,7 @@ export interface HealthRow {
   state: RowState;
   reason: string;
   since_s: number | null;
-  /** `health`, a human's name, or empty where nobody knows. */
+  /** `health`, a human's name, or empty where it is not known. */
   who: string;
   remedy: string;
   held: boolean;
@@ -72,7 +72,7 @@ export const targetName = (row: { node: string; gpu: number | null }): string =>
 /** A human's cordon, which health never undoes. */
 export const isHuman = (row: HealthRow): boolean => (row.state === "cordoned" || row.state === "draining") && row.who !== "health";
 
-/** Whether somebody who has mended it may say so. */
+/** Whether an administrator may mark it as repaired. */
 export const isMendable = (row: HealthRow): boolean => row.state === "ill" && row.who !== "";
 
 /** "2 out of service, 1 suspect" */

@@ -1,4 +1,4 @@
-// What can be said of a job without asking anybody: its state in words, whether it is over, what may be done.
+// What can be said of a job without a request to the server: its state in words, whether it is over, what may be done.
 
 import { number, percent, plural } from "./format.ts";
 import type { Job, JobState } from "./types.ts";

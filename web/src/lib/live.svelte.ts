@@ -87,7 +87,7 @@ class Live {
   private failed(source: EventSource): void {
     if (this.connection !== "signed-out") this.connection = "broken";
     this.broken_s ??= Date.now() / 1000;
-    // Somebody has to find out whether the server is away or has signed us out.
+    // One request has to find out whether the server is away or has signed us out.
     this.tell(null);
     if (source.readyState !== EventSource.CLOSED) return; // The browser tries again by itself.
     const wait_s = RETRY_S[Math.min(this.failures++, RETRY_S.length - 1)]!;
@@ -100,7 +100,7 @@ class Live {
       for (const event of await history(after)) this.take(event);
       this.flush();
     } catch {
-      // The page works without its past; whatever is wrong is told by those who need an answer.
+      // The page works without its past; whatever is wrong is reported by the requests that need an answer.
     }
   }
 

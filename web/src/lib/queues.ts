@@ -49,7 +49,7 @@ export interface QuotaBar {
   total: string;
   /** "2 borrowed", "3 waited for"; empty parts are left out */
   notes: { kind: PartKind; text: string }[];
-  /** All of it in one sentence, for those who cannot see it. */
+  /** All of it in one sentence, for screen readers. */
   sentence: string;
 }
 

@@ -44,7 +44,7 @@ export class Resource<T> {
     this.options = options;
   }
 
-  /** Kept fresh as long as somebody uses it: `$effect(() => resource.use())`. */
+  /** Kept fresh as long as a component uses it: `$effect(() => resource.use())`. */
   use(): () => void {
     if (this.users++ === 0) {
       this.unsubscribe = live.subscribe((event) => this.heard(event));

@@ -1,4 +1,4 @@
-// Keys that work everywhere, as long as nobody is typing.
+// Keys that work everywhere, unless the user is typing.
 
 import { ui } from "./ui.svelte.ts";
 

@@ -82,16 +82,16 @@ export const looksAhead = (): boolean => cluster.value?.foresight === true;
 
 /** A job's name as far as this page has heard of it. */
 export function nameOf(id: string): string {
-  void active.value; // Read, so that whoever shows a name shows it again when there are more.
+  void active.value; // Read, so that a component that shows a name updates when there are more.
   return met.get(id) ?? live.names.get(id) ?? "";
 }
 
 export const session = new Resource<Session>(api.session, { on: [] });
 
-// Buttons are not shown to those who may not press them; the server decides in the end. Until it has said who
-// is there, nobody may anything.
+// Buttons are not shown to users who may not press them; the server decides in the end. Until it has said who
+// is signed in, every action is off.
 
-// Where things are changed elsewhere (a cluster's own API), nobody may anything here either.
+// Where things are changed elsewhere (a cluster's own API), every action is off here too.
 
 const isReadOnly = (): boolean => Boolean(cluster.value?.read_only);
 

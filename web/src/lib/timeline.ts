@@ -107,7 +107,7 @@ export function stacked(all: readonly Row[]): Layer[] {
   });
 }
 
-/** The last `length_s`, but no more than there is to see: an hour of nothing helps nobody. */
+/** The last `length_s`, but no more than there is to see: an empty hour shows nothing. */
 export function fitted(timeline: Timeline, to_s: number, length_s: number): Span {
   let first_s = to_s;
   for (const job of timeline.jobs) first_s = Math.min(first_s, job.segments[0]?.from_s ?? to_s);

@@ -1,4 +1,4 @@
-// Colours of the style sheet for those who paint by themselves (canvas).
+// Colours of the style sheet for components that paint by themselves (canvas).
 
 /** A token as the browser computes it now: "rgb(…)". */
 export function colourOf(element: HTMLElement, token: string): string {

@@ -99,7 +99,7 @@ export interface Gpu {
   index: number;
   healthy: boolean;
   jobs: { id: string; share: Share | null }[];
-  /** 0…1; null when nobody measures it */
+  /** 0…1; null when it is not measured */
   utilisation: number | null;
   /** null or absent: nothing is known against it */
   health?: HealthShown | null;
@@ -126,7 +126,7 @@ export interface HealthShown {
   incidents: number;
 }
 
-/** Somebody has to look: this should be out of service, and too much of its pool is already. */
+/** An administrator has to look: this should be out of service, and too much of its pool is already. */
 export interface HealthAlert {
   pool: string;
   node: string;

@@ -14,7 +14,7 @@ export interface UserRow {
 
 const NOTHING = { used_gpu_s: 0, unused_gpu_s: 0, restarting_gpu_s: 0, lost_gpu_s: 0, waiting_gpu_s: 0 };
 
-/** Everybody who has jobs, or had GPU time; those with the most GPUs first, then those who used the most time. */
+/** Users with jobs, or with GPU time in the past: by GPUs held, then by time used, the most first. */
 export function userRows(jobs: readonly Job[], spent: readonly UserSpent[]): UserRow[] {
   const rows = new Map<string, UserRow>();
   const row = (user: string): UserRow => {

@@ -27,7 +27,7 @@ export const HELD = KINDS.slice(0, 4);
 
 export const amount = (account: Spent | Account, key: Kind["key"]): number => (account as unknown as Record<string, number>)[`${key}_gpu_s`] ?? 0;
 
-/** "1,234" hours, "3.5", "0.02", "0.004"; what is less than a GPU-second or two matters to nobody. */
+/** "1,234" hours, "3.5", "0.02", "0.004"; less than a GPU-second or two does not matter. */
 export const hours = (gpu_s: number): string => (gpu_s > 0 && gpu_s < 0.001 * HOUR_S ? "< 0.001" : number(gpu_s / HOUR_S));
 
 /** "12.5 %", with a digit behind the point where it matters. */

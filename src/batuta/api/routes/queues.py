@@ -41,7 +41,7 @@ async def list_queues(state: StateDep, caller: Viewer) -> Response:
 
 @router.get("/{queue}", response_model=QueueDetail, responses=problems(404))
 async def get_queue(state: StateDep, caller: Viewer, queue: QueuePath, limit: Limit = 100) -> Response:
-    """One queue: who waits in it in which order and why, and who has its quota."""
+    """One queue: its waiting workloads in order, each with the reason, and the workloads with quota."""
     snapshot = await state.snapshot()
     return await anyio.to_thread.run_sync(lambda: json_response(view_detail(snapshot, _find(snapshot, queue), limit)))
 

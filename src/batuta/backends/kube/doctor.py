@@ -192,7 +192,7 @@ def _lease(snapshot: ClusterSnapshot, one: Batch) -> Iterator[Finding]:
     where = f"kubectl -n {home} get lease {name} -o yaml"
     found = [lease for lease in snapshot.leases if (lease.metadata.namespace, lease.metadata.name) == (home, name)]
     if not found or not found[0].spec.holder_identity:
-        yield error("leader", f"{home}/{name}: nobody leads", f"see why its pods do not: {where}")
+        yield error("leader", f"{home}/{name}: no operator leads", f"see why its pods do not: {where}")
         return
     spec = found[0].spec
     age_s = snapshot.now_s - (read_time(spec.renew_time) or 0.0)

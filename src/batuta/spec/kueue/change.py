@@ -94,13 +94,11 @@ def dangling_references(quota: Quota) -> tuple[str, ...]:
 def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
     """Return which object names which flavor: `("ClusterQueue a", "h100")`."""
     users = (("ClusterQueue", quota.cluster_queues), ("Cohort", quota.cohorts))
-    return [
-        (f"{kind} {user.name}", flavor.flavor)
-        for kind, objects in users
-        for user in objects
-        for group in user.groups
-        for flavor in group.flavors
-    ]
+    found = []
+    for kind, objects in users:
+        for user in objects:
+            found += [(f"{kind} {user.name}", one.flavor) for group in user.groups for one in group.flavors]
+    return found
 
 
 def find_object(quota: Quota, key: ObjectKey) -> QuotaObject | None:

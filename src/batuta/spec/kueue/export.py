@@ -90,11 +90,8 @@ def _preemption(rules: model.Preemption) -> Plain:
     borrow: Plain = {"policy": "LowerPriority" if rules.while_borrowing else "Never"}
     if rules.max_priority is not None:
         borrow["maxPriorityThreshold"] = rules.max_priority
-    return {
-        "withinClusterQueue": rules.within.value,
-        "reclaimWithinCohort": rules.reclaim.value,
-        "borrowWithinCohort": borrow,
-    }
+    within, reclaim = rules.within.value, rules.reclaim.value
+    return {"withinClusterQueue": within, "reclaimWithinCohort": reclaim, "borrowWithinCohort": borrow}
 
 
 def _selector(selector: model.Selector) -> Plain:

@@ -245,12 +245,8 @@ def read_fair_sharing(top: Section) -> bool:
 def read_flavor(top: Section, name: str) -> model.Flavor:
     spec = top.section("spec", ("nodeLabels", "nodeTaints", "tolerations"), _UNUSED_FLAVOR_KEYS)
     top.unused += spec.unused
-    return model.Flavor(
-        name,
-        spec.labels("nodeLabels", MOST_PER_FLAVOR),
-        tuple(_taints(spec)),
-        read_tolerations(spec, "tolerations", MOST_PER_FLAVOR),
-    )
+    labels, taints = spec.labels("nodeLabels", MOST_PER_FLAVOR), tuple(_taints(spec))
+    return model.Flavor(name, labels, taints, read_tolerations(spec, "tolerations", MOST_PER_FLAVOR))
 
 
 def _taints(spec: Section) -> Iterable[model.Taint]:

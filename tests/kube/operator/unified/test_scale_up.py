@@ -148,7 +148,7 @@ def test_a_new_member_that_somebody_else_binds_elsewhere_is_made_anew(held_up, j
     job, before, new = held_up
     (other,) = add_nodes(1, NodeShape(gpus=0))
     jobs.cluster.bind(jobs.namespace, new, other)
-    wait_until(lambda: "somebody else has bound" in str(job.events().get("NotPlaced")), "it to notice")
+    wait_until(lambda: "another scheduler has bound" in str(job.events().get("NotPlaced")), "it to notice")
     wait_until(lambda: job.places().keys() == before.keys(), "the stray to go")
     assert job.running() == before
 

@@ -288,7 +288,7 @@ class HealthController:
     def excuse(self, job: JobId, began_s: float, failed_s: float, now_s: float) -> str | None:
         """Why a failure is not the job's own; empty: it is. None: that is not known yet.
 
-        Programs die of their GPU faster than anybody can read and tell what the driver said of it. And who
+        Programs die of their GPU faster than the agent can read and report what the driver said of it. And who
         begins again at once should not come to a node that is about to be shut.
         """
         is_late, hit = now_s >= failed_s + EXCUSE_WITHIN_S, self.memory.hits.get(job)

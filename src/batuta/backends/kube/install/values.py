@@ -218,7 +218,7 @@ class Rbac(Settings):
 
     create: bool = Field(default=True, description="make the operator's roles and bindings")
     user_roles: bool = Field(
-        default=True, description="let everybody with view or edit rights see or change UnifiedJobs"
+        default=True, description="let every user with view or edit rights see or change UnifiedJobs"
     )
 
 

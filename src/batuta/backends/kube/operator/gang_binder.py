@@ -210,7 +210,7 @@ class GangBinder:
         if underway is None or not node:
             return None
         if node != underway.left[uid].node:
-            return self._give_up(uid, underway, _Failed(f"somebody else has bound {pod.metadata.name}"))
+            return self._give_up(uid, underway, _Failed(f"another scheduler has bound {pod.metadata.name}"))
         return self._answered(uid, underway)
 
     def lost(self, pod: objects.Pod) -> BindFailure | None:
@@ -249,7 +249,7 @@ class GangBinder:
             failures.append(BindFailure(pod_group, "pods do not leave its place", tuple(sorted(nodes))))
         while self._underway and (first := next(iter(self._underway.values()))).since_s <= late_s:
             for uid in list(first.left):
-                found = self._give_up(uid, first, _Failed("nobody answered in time"))
+                found = self._give_up(uid, first, _Failed("the API server did not answer in time"))
                 if found is not None:
                     failures.append(found)
         return failures

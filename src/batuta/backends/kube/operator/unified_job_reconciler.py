@@ -375,7 +375,7 @@ class UnifiedJobReconciler:
                 self._context.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
                 self._recorder.started(self.uj, became.run, became.places, now_s)
             case MisplacedPod(replica, node):
-                self.refused(f"somebody else has bound replica {replica} to node {node}", (), now_s)
+                self.refused(f"another scheduler has bound replica {replica} to node {node}", (), now_s)
                 self.due_s = now_s  # what was decided on now is done at once
             case JobStatus():
                 if (outcome := self._outcome_of(became, job, kind, now_s)) is not None:

@@ -129,7 +129,7 @@ class TestShares:
 
         assert bind(where, pod("p", gpu=1)).bindings[0].gpus == (1,)
         assert message(where, pod("q", gpu=1)) == (
-            "0/1 nodes are available: 1 had too few GPUs that nobody shares or holds"
+            "0/1 nodes are available: 1 had too few GPUs that no pod shares or holds"
         )
 
     def test_a_share_does_not_go_to_a_card_that_is_held_whole(self) -> None:

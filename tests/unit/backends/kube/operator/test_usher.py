@@ -83,7 +83,7 @@ def test_a_pod_that_turns_up_elsewhere_turns_the_party_away(rig):
     rig.hear(FIRST)
     turned = rig.usher.saw(things.pod("second", gpu=1, on="left"))
     assert turned is not None
-    assert "somebody else has bound second" in turned.why
+    assert "another scheduler has bound second" in turned.why
 
 
 def test_a_binding_without_an_answer_is_asked_for_again_and_given_up_in_the_end(rig):
@@ -94,7 +94,7 @@ def test_a_binding_without_an_answer_is_asked_for_again_and_given_up_in_the_end(
     rig.writes.send()
     assert rig.asked.count(BIND + "second") == 2
     (turned,) = rig.usher.retry(100.0)
-    assert turned.why == "nobody answered in time"
+    assert turned.why == "the API server did not answer in time"
 
 
 def test_what_a_party_can_have_of_its_seats_is_kept_from_others_for_a_while(rig):

@@ -28,7 +28,7 @@ _MANY_GPUS: Final = 8
 class GpuReason(StrEnum):
     """Why a node will not do."""
 
-    SHARED = "had too few GPUs that nobody shares or holds"
+    SHARED = "had too few GPUs that no pod shares or holds"
     HELD = "GPU is held or missing:"
     COUNT = "the number of GPUs decided on is not what the pod asks for:"
 
