@@ -36,14 +36,11 @@ def held_up_sentence(event: dict[str, Any]) -> str:
         more = ", …" if len(ranks) > _MAX_RANKS_LISTED else ""
         what += f" (ranks {', '.join(map(str, sorted(ranks)[:_MAX_RANKS_LISTED]))}{more})"
     blame = f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} to blame" if nodes else ""
-    return f"{what}; {blame or 'nobody can be blamed'}{_excluded_nodes_clause(event, avoid)}"
-
-
-def _excluded_nodes_clause(event: dict[str, Any], avoid: list[str]) -> str:
-    if not avoid:
-        return ""
-    minutes = max(1, round((event["until_s"] - event["time_s"]) / 60))
-    return f"; it stays away from {', '.join(avoid)} for {minutes} min"
+    away = ""
+    if avoid:
+        minutes = max(1, round((event["until_s"] - event["time_s"]) / 60))
+        away = f"; it stays away from {', '.join(avoid)} for {minutes} min"
+    return f"{what}; {blame or 'nobody can be blamed'}{away}"
 
 
 _HEAD = '{"v":1,"type":"'
