@@ -180,18 +180,14 @@ class ScheduleCounts:
         self.commands: Counter[tuple[str, str]] = Counter()
         """By kind and reason."""
         self.given_gpus: Counter[str] = Counter()
-        """By kind of command."""
         self.admitted: Counter[str] = Counter()
-        """By queue."""
         self.preempted: Counter[tuple[str, str]] = Counter()
         """By queue and reason."""
         self.submitted = 0
         self.ended: Counter[str] = Counter({state.value: 0 for state in _FINAL})
         """By state. All are there from the start: a rate needs to have seen a zero."""
         self.waits = Histogram(WAIT_BUCKETS_S)
-        """From submit to the first start."""
         self.lengths = Histogram(COMPLETION_BUCKETS_S)
-        """From submit to the end, of jobs that succeeded."""
         self.lost_gpu_s = dict.fromkeys((*_CAUSES.values(), INTERRUPTED), 0.0)
         """Work that has to be done again, by what interrupted the run."""
         self._runs: dict[JobId, tuple[float, int, float | None]] = {}

@@ -303,11 +303,7 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
             cluster = client.cluster()
             after_s = time.time()
             yield ok("server", f"answers at {client.where} after {1000 * (after_s - before_s):.0f} ms")
-            if cluster.version == __version__:
-                yield ok("version", f"{__version__}, as the server")
-            else:
-                both = f"this is {__version__}, the server is {cluster.version}"
-                yield warning("version", both, "batuta down --keep-jobs, then batuta up")
+            yield _check_version(cluster)
             yield check_clock(cluster.now_s, before_s, after_s, "the server's")
             yield from _check_nodes(client.nodes())
             yield from _check_stuck_jobs(client.jobs(states=("PENDING", "PREEMPTED")))
@@ -320,6 +316,13 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
             yield error("server", f"refuses: {trouble}", fix)
         except ClientError as trouble:
             yield error("server", str(trouble), "batuta down, then batuta up")
+
+
+def _check_version(cluster: Cluster) -> Finding:
+    if cluster.version == __version__:
+        return ok("version", f"{__version__}, as the server")
+    both = f"this is {__version__}, the server is {cluster.version}"
+    return warning("version", both, "batuta down --keep-jobs, then batuta up")
 
 
 def check_clock(now_s: float | None, before_s: float, after_s: float, whose: str) -> Finding:

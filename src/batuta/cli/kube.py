@@ -54,14 +54,8 @@ def install(
 
     check_extra()
     _check_install_options(apply=apply, uninstall=uninstall, crds_only=crds_only, cluster=kubeconfig or context)
-    options = InstallOptions(
-        namespace=namespace,
-        release=release,
-        create_namespace=create_namespace,
-        files=tuple(values or ()),
-        settings=tuple(settings or ()),
-    )
-    plan = plan_install(options)
+    files, chosen = tuple(values or ()), tuple(settings or ())
+    plan = plan_install(InstallOptions(namespace, release, create_namespace, files, chosen))
     print_notes(plan.notes)
     if uninstall:
         from batuta.backends.kube.install.manifests import as_removal

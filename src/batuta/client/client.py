@@ -14,7 +14,7 @@ import httpx2
 from batuta.apitypes import forecasts as f
 from batuta.apitypes import queues as q
 from batuta.apitypes import resources as a
-from batuta.apitypes.report import Report
+from batuta.apitypes.forecasts import Report
 from batuta.client.address import Address, find_address
 from batuta.client.connection import JobClient, RankPiece, follow_ranks
 from batuta.client.decoding import decode, decode_list
