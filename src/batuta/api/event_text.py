@@ -184,16 +184,13 @@ def sentences_of(text: str, job: str) -> Iterator[dict[str, Any]]:
         plan = public_plan(event)
         for command in plan["commands"]:
             if command["job"] == job:
-                yield {"time_s": event["time_s"], "sentence": _command(command)}
+                places = _places([(span["node"], span["gpus"]) for span in command["placement"]])
+                sentence = f"{command['sentence']}, on {places}" if places else command["sentence"]
+                yield {"time_s": event["time_s"], "sentence": sentence}
         if job in plan["found_idle"]:
             yield {"time_s": event["time_s"], "sentence": "holds GPUs and does not use them"}
     elif kind in _SENTENCES and (sentence := _SENTENCES[kind](event)):
         yield {"time_s": event["time_s"], "sentence": sentence}
-
-
-def _command(command: dict[str, Any]) -> str:
-    places = _places([(span["node"], span["gpus"]) for span in command["placement"]])
-    return f"{command['sentence']}, on {places}" if places else command["sentence"]
 
 
 def _places(spans: list[tuple[str, list[int]]]) -> str:
