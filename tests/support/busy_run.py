@@ -122,7 +122,7 @@ class Users:
     def _work(self) -> None:
         with Client(home=self.home, timeout_s=10.0) as client:
             # People would wait longer from try to try, and miss most of these short lives.
-            client._transport._pauses_s = (0.01,) * 3
+            client._transport.pauses_s = (0.01,) * 3
             while (wish := self._wishes.get()) is not None:
                 try:
                     self._do(client, wish)

@@ -84,12 +84,12 @@ class StoredTokenAuthenticator:
         self._read_s = time.monotonic()
 
 
+@dataclass(frozen=True, slots=True)
 class RequestAuthenticator:
     """Authenticates a request by its bearer token or its session cookie."""
 
-    def __init__(self, bearers: TokenAuthenticator, sessions: Sessions) -> None:
-        self._bearers = bearers
-        self._sessions = sessions
+    bearers: TokenAuthenticator
+    sessions: Sessions
 
     async def caller(self, request: Request) -> Caller | None:
         """Return the caller; None without credentials. Raises HttpProblem when they are not valid."""
@@ -98,10 +98,10 @@ class RequestAuthenticator:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
                 raise HttpProblem(401, "only bearer tokens are known here", headers=_CHALLENGE)
-            found = await self._bearers.bearing(token.strip())
+            found = await self.bearers.bearing(token.strip())
         elif cookie := request.cookies.get(COOKIE):
             check_same_origin(request)
-            found = await self._bearers.find(self._sessions.token_of(cookie) or "")
+            found = await self.bearers.find(self.sessions.token_of(cookie) or "")
         else:
             return None
         if found is None:

@@ -164,18 +164,14 @@ NODE_STATES = ("ready", "cordoned", "lost")
 
 def node_metrics(snapshot: WorldSnapshot, facts: NodeFacts) -> Iterator[Metric]:
     yield gauge("batuta_gpus", "GPUs: total is the sum of the others.", ["state"], count_gpus(snapshot))
-    states = [_state_of(snapshot, i) for i in range(len(snapshot.nodes))]
+    lost, cordoned = snapshot.lost, snapshot.cordoned
+    numbers = range(len(snapshot.nodes))
+    states = ["lost" if lost >> i & 1 else "cordoned" if cordoned >> i & 1 else "ready" for i in numbers]
     counts = {state: states.count(state) for state in NODE_STATES}
     yield gauge("batuta_nodes", "Nodes by state.", ["state"], counts)
     yield from _single_nodes(snapshot, states[:MAX_NODE_SERIES])
     yield from _gpu_utilisation(snapshot, facts)
     yield from _placement(snapshot)
-
-
-def _state_of(snapshot: WorldSnapshot, i: int) -> str:
-    if snapshot.lost >> i & 1:
-        return "lost"
-    return "cordoned" if snapshot.cordoned >> i & 1 else "ready"
 
 
 def _single_nodes(snapshot: WorldSnapshot, states: list[str]) -> Iterator[Metric]:
@@ -228,7 +224,8 @@ def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float 
     """Yield the metrics of queues and cohorts; without `now_s`, waits count up to the last event."""
     now_s = snapshot.now_s if now_s is None else now_s
     uses = queues_of(snapshot)
-    own = _with_series(uses)
+    set_up = (one.queue.name for one in uses if one.set_up or one.queue.name == DEFAULT_QUEUE)
+    own = frozenset(islice(set_up, MAX_QUEUE_SERIES))
     yield from _queue_jobs(uses, own, now_s)
     cells = islice(_cells((one.queue.name, one.flavors) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES)
     yield from _amounts("queue", list(cells), "its nominal quota")
@@ -246,11 +243,6 @@ def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float 
 
 
 _SHARE = "What is borrowed, in thousandths of what the cohort could lend, divided by the weight."
-
-
-def _with_series(uses: Iterable[QueueUse]) -> frozenset[str]:
-    set_up = (one.queue.name for one in uses if one.set_up or one.queue.name == DEFAULT_QUEUE)
-    return frozenset(islice(set_up, MAX_QUEUE_SERIES))
 
 
 def _queue_jobs(uses: Iterable[QueueUse], own: frozenset[str], now_s: float) -> Iterator[Metric]:

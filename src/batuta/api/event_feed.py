@@ -109,11 +109,9 @@ class EventFeed:
         """Wait for more events; False when none came in time."""
         if self.closed.is_set():
             return True
-        try:
-            await asyncio.wait_for(self._news.wait(), within_s)
-        except TimeoutError:
-            return False
-        return True
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self._news.wait(), within_s)
+        return False
 
 
 def read_page(journal: JournalWriter, after: int, limit: int) -> list[PublicEvent]:

@@ -36,14 +36,11 @@ def held_up_sentence(event: dict[str, Any]) -> str:
         more = ", …" if len(ranks) > _MAX_RANKS_LISTED else ""
         what += f" (ranks {', '.join(map(str, sorted(ranks)[:_MAX_RANKS_LISTED]))}{more})"
     blame = f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} to blame" if nodes else ""
-    return f"{what}; {blame or 'the cause is not known'}{_excluded_nodes_clause(event, avoid)}"
-
-
-def _excluded_nodes_clause(event: dict[str, Any], avoid: list[str]) -> str:
-    if not avoid:
-        return ""
-    minutes = max(1, round((event["until_s"] - event["time_s"]) / 60))
-    return f"; it stays away from {', '.join(avoid)} for {minutes} min"
+    away = ""
+    if avoid:
+        minutes = max(1, round((event["until_s"] - event["time_s"]) / 60))
+        away = f"; it stays away from {', '.join(avoid)} for {minutes} min"
+    return f"{what}; {blame or 'the cause is not known'}{away}"
 
 
 _HEAD = '{"v":1,"type":"'
@@ -187,16 +184,13 @@ def sentences_of(text: str, job: str) -> Iterator[dict[str, Any]]:
         plan = public_plan(event)
         for command in plan["commands"]:
             if command["job"] == job:
-                yield {"time_s": event["time_s"], "sentence": _command(command)}
+                places = _places([(span["node"], span["gpus"]) for span in command["placement"]])
+                sentence = f"{command['sentence']}, on {places}" if places else command["sentence"]
+                yield {"time_s": event["time_s"], "sentence": sentence}
         if job in plan["found_idle"]:
             yield {"time_s": event["time_s"], "sentence": "holds GPUs and does not use them"}
     elif kind in _SENTENCES and (sentence := _SENTENCES[kind](event)):
         yield {"time_s": event["time_s"], "sentence": sentence}
-
-
-def _command(command: dict[str, Any]) -> str:
-    places = _places([(span["node"], span["gpus"]) for span in command["placement"]])
-    return f"{command['sentence']}, on {places}" if places else command["sentence"]
 
 
 def _places(spans: list[tuple[str, list[int]]]) -> str:

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from heapq import merge
+from operator import itemgetter
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
@@ -72,7 +73,7 @@ def page_of_jobs(snapshot: WorldSnapshot, query: JobQuery, now_s: float) -> dict
     if query.cursor:
         after = read_cursor(query.cursor)
         rows = _beyond(rows, after, newest, lambda row: key_of(snapshot.jobs[row]))
-        over = _beyond(over, after, newest, _first)
+        over = _beyond(over, after, newest, itemgetter(0))
     shown: list[dict[str, Any]] = []
     last: Key | None = None
     for key, row, past in _merged(snapshot, rows, over, newest):
@@ -96,12 +97,7 @@ def _merged(
     """Yield living jobs (by row) and past ones in order, lazily."""
     living = ((key_of(snapshot.jobs[row]), row, None) for row in (reversed(rows) if newest else rows))
     ended = ((key, -1, past) for key, past in (reversed(over) if newest else over))
-    return merge(living, ended, key=_first, reverse=newest)
-
-
-def _first(entry: tuple[Any, ...]) -> Key:
-    key: Key = entry[0]
-    return key
+    return merge(living, ended, key=itemgetter(0), reverse=newest)
 
 
 def write_cursor(key: Key | None) -> str | None:

@@ -52,7 +52,7 @@ class SecurityMiddleware:
         except HttpProblem as problem:
             await problem_response(problem)(scope, receive, _with_headers(send, scope["path"]))
             return
-        await self._app(scope, _LimitedBody(receive).receive, _with_headers(send, scope["path"]))
+        await self._app(scope, _limited(receive), _with_headers(send, scope["path"]))
 
     def _check_host(self, headers: Headers) -> None:
         """Raise HttpProblem for a host that is not ours: another site's DNS may point here (rebinding)."""
@@ -70,21 +70,21 @@ class SecurityMiddleware:
         return bool(self._hosts & _EVERYWHERE) and _address(name) is not None
 
 
-class _LimitedBody:
-    """Limits the size of a request's body while it comes in."""
+def _limited(receive: Receive) -> Receive:
+    """Limit the size of a request's body while it comes in."""
+    size = 0
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._bytes = 0
-
-    async def receive(self) -> Message:
-        message = await self._receive()
+    async def limited() -> Message:
+        nonlocal size
+        message = await receive()
         if message["type"] == "http.request":
-            self._bytes += len(message.get("body", b""))
-            if self._bytes > MOST_BODY_BYTES:
+            size += len(message.get("body", b""))
+            if size > MOST_BODY_BYTES:
                 # A type of error that FastAPI passes on.
                 raise HTTPException(413, _TOO_LARGE, _CLOSE)
         return message
+
+    return limited
 
 
 def _with_headers(send: Send, path: str) -> Send:

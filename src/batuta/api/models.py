@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from batuta.apitypes import forecasts, queues, report, resources
+from batuta.apitypes import forecasts, queues, resources
 from batuta.core.job import JobKind, JobState
 from batuta.core.quota import StopPolicy, Strategy
 from batuta.store.records import Role
@@ -88,7 +88,7 @@ _job: dict[str, Any] = {
 }
 Job = response_model(resources.Job, "Job", "A job, alive or over.", omit=_DETAILS, **_job)
 JobWithTask = response_model(resources.Job, "JobWithTask", "A job, with what it runs.", **_job)
-JobPage = response_model(resources.JobPage)
+JobPage = answer("JobPage", "Some of the jobs that match.", jobs=_listed(Job), next=str | None, total=int)
 Submitted = response_model(resources.Submitted)
 Explanation = response_model(resources.Explanation, omit=("suggestions",), state=JobState)
 SuggestedChange = response_model(resources.SuggestedChange, facts=dict[str, str | float])
@@ -169,7 +169,7 @@ Cluster = response_model(
     read_only=str,  # where jobs, nodes and queues are changed, if not here
     foresight=bool,  # whether it forecasts when jobs start and finish
 )
-Report = response_model(report.Report)
+Report = response_model(forecasts.Report)
 response_model(resources.FindingView, severity=Literal["ok", "note", "warning", "error"])
 Examination = response_model(resources.Examination, now_s=float)
 TokenSeen = response_model(

@@ -10,7 +10,7 @@ from batuta.apitypes import queues as q
 from batuta.core.job import Job
 from batuta.core.quota import ALL_GPUS, MILLI, NO_LIMIT, ClusterQueue, StopPolicy, counts_gpus, rest_of, tell_rest
 from batuta.quota.reasons import quota_reserved
-from batuta.quota.usage import DoorUse, FlavorUsage, JobUse, QueueUse
+from batuta.quota.usage import FlavorUsage, JobUse, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
 
 ALL = "*"
@@ -71,7 +71,10 @@ def view_queue(snapshot: WorldSnapshot, use: QueueUse) -> JsonObject:
         strategy=queue.strategy.value,
         stop_policy=queue.stop.value,
         cells=_view_cells(use.flavors),
-        local_queues=[_view_local_queue(one) for one in use.doors],
+        local_queues=[
+            filled(q.LocalQueue, one, name=one.door.name, namespace=one.door.namespace, stop_policy=one.door.stop.value)
+            for one in use.doors
+        ],
     )
 
 
@@ -142,11 +145,6 @@ def _view_cell(use: FlavorUsage) -> JsonObject:
         "lending_limit": None if limits.lending is None else whole(limits.lending),
         **{name: whole(getattr(use, name)) for name in ("total", "used", "reserved", "growth", "borrowed", "lent")},
     }
-
-
-def _view_local_queue(use: DoorUse) -> JsonObject:
-    door = use.door
-    return filled(q.LocalQueue, use, name=door.name, namespace=door.namespace, stop_policy=door.stop.value)
 
 
 def _view_waiting(snapshot: WorldSnapshot, job: Job, place: int) -> JsonObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -92,15 +93,12 @@ def install_error_handlers(app: FastAPI) -> None:
         (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),
         (Exception, lambda _: HttpProblem(500, "this is a fault of the server; its log has the details")),
     )
-    for kind, problem_of in answers:
-        app.add_exception_handler(kind, _handler(problem_of))
 
-
-def _handler(problem_of: Callable[[Any], HttpProblem]) -> Callable[[Request, Exception], Any]:
-    async def handle(_: Request, error: Exception) -> Response:
+    async def handle(problem_of: Callable[[Any], HttpProblem], _: Request, error: Exception) -> Response:
         return problem_response(problem_of(error))
 
-    return handle
+    for kind, problem_of in answers:
+        app.add_exception_handler(kind, partial(handle, problem_of))
 
 
 def _invalid(error: RequestValidationError) -> HttpProblem:

@@ -12,7 +12,7 @@ import numpy as np
 
 from batuta.core import event as ev
 from batuta.core.decide import STEPS
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.job import JobId, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
@@ -180,18 +180,14 @@ class ScheduleCounts:
         self.commands: Counter[tuple[str, str]] = Counter()
         """By kind and reason."""
         self.given_gpus: Counter[str] = Counter()
-        """By kind of command."""
         self.admitted: Counter[str] = Counter()
-        """By queue."""
         self.preempted: Counter[tuple[str, str]] = Counter()
         """By queue and reason."""
         self.submitted = 0
         self.ended: Counter[str] = Counter({state.value: 0 for state in _FINAL})
         """By state. All are there from the start: a rate needs to have seen a zero."""
         self.waits = Histogram(WAIT_BUCKETS_S)
-        """From submit to the first start."""
         self.lengths = Histogram(COMPLETION_BUCKETS_S)
-        """From submit to the end, of jobs that succeeded."""
         self.lost_gpu_s = dict.fromkeys((*_CAUSES.values(), INTERRUPTED), 0.0)
         """Work that has to be done again, by what interrupted the run."""
         self._runs: dict[JobId, tuple[float, int, float | None]] = {}
@@ -243,7 +239,9 @@ class ScheduleCounts:
 
     def _admission(self, world: World, command: Command, now_s: float) -> None:
         jobs, row = world.jobs, world.jobs.row(command.job)
-        queue = _queue_of(world, jobs.jobs[row])
+        job = jobs.jobs[row]
+        way = world.effective_quota.way(job.namespace, job.queue)
+        queue = job.queue if way is None else way.cluster_queue
         if isinstance(command, Preempt):
             self.preempted[queue, command.reason.name] += 1
         elif isinstance(command, Start):
@@ -295,9 +293,3 @@ class ScheduleCounts:
         if job in self._saved_s:
             lost_s = max(0.0, min(lost_s, now_s - self._saved_s[job]))
         self.lost_gpu_s[cause] += gpus * lost_s
-
-
-def _queue_of(world: World, job: Job) -> str:
-    """Return the cluster queue of a job, or the queue that it names when there is none."""
-    found = world.effective_quota.way(job.namespace, job.queue)
-    return job.queue if found is None else found.cluster_queue

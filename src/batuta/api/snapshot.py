@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import anyio.to_thread
@@ -64,17 +65,13 @@ class PastJobs:
 
     @classmethod
     def of(cls, world: World) -> PastJobs:
-        order = sorted(((key_of(past.job), past) for past in world.past.values()), key=_first)
+        order = sorted(((key_of(past.job), past) for past in world.past.values()), key=itemgetter(0))
         return cls(dict(world.past), order, Counter(past.state for past in world.past.values()))
 
     def add(self, past: PastJob) -> None:
         self.by_id[past.job.id] = past
-        insort(self.order, (key_of(past.job), past), key=_first)
+        insort(self.order, (key_of(past.job), past), key=itemgetter(0))
         self.counts[past.state] += 1
-
-
-def _first(entry: tuple[Key, PastJob]) -> Key:
-    return entry[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,6 +121,9 @@ def _view_past(past: PastJob) -> JsonObject:
     job = past.job
     started_s = _known(past.first_start_s)
     ran_s = max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
+    evidence, ended_by = past.evidence or (), None
+    if past.reason is not None:
+        ended_by = view_reason(past.reason, past.reason.sentence(evidence), evidence)
     return {
         **_request(job, past.state, "cancel" if past.state is JobState.CANCELLED else "run"),
         "gpus": _gpus(job, None, _accepted(job)),
@@ -135,15 +138,9 @@ def _view_past(past: PastJob) -> JsonObject:
         "restarts": past.restarts,
         "exit_code": past.exit_code,
         "detail": past.detail,
-        "reason": _ended_by(past),
+        "reason": ended_by,
         "checkpoint": None,
     }
-
-
-def _ended_by(past: PastJob) -> JsonObject | None:
-    """Return why a job was ended, where it did not end by itself."""
-    evidence = past.evidence or ()
-    return None if past.reason is None else view_reason(past.reason, past.reason.sentence(evidence), evidence)
 
 
 def view_dry_run(job: Job) -> JsonObject:

@@ -180,15 +180,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
-    """Some of the jobs that match."""
-
-    jobs: tuple[Job, ...] = ()
-    next: str | None = None
-    total: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Submitted:
     """A new job, and what was accepted but is not used."""
 

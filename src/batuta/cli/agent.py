@@ -67,7 +67,6 @@ def agent(
     )
     if not once:
         raise typer.Exit(run_agent(options))
-
     print_result(look_once(options), output, print_usage)
 
 

@@ -128,7 +128,9 @@ def _print_findings(findings: Sequence[Finding]) -> None:
 
 def check_machine(home: Path) -> Iterator[Finding]:
     """Check Python, GPUs, tools and leftover processes."""
-    yield _check_python()
+    python = f"{platform.python_version()} ({sys.executable})"
+    is_old = sys.version_info < NEEDED_PYTHON
+    yield error("Python", python, "Python 3.11 or newer") if is_old else ok("Python", python)
     yield _check_gpus()
     for tool, purpose, fix in TOOLS:
         found = shutil.which(tool)
@@ -140,13 +142,6 @@ def check_machine(home: Path) -> Iterator[Finding]:
             yield note(tool, f"is not on the PATH; needed for {purpose}", fix)
     yield from _check_leftovers(home)
     yield from _check_temporary_disk(home)
-
-
-def _check_python() -> Finding:
-    found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info < NEEDED_PYTHON:
-        return error("Python", found, "Python 3.11 or newer")
-    return ok("Python", found)
 
 
 def _check_gpus() -> Finding:
@@ -318,11 +313,8 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
         except NoServerError as trouble:
             yield note("server", str(trouble), "batuta up starts one; $BATUTA_SERVER names one elsewhere")
         except ApiError as trouble:
-            fix = (
-                "see $BATUTA_TOKEN and the file `token` of the state directory"
-                if trouble.status == 401
-                else "see server.log in its state directory"
-            )
+            token = "see $BATUTA_TOKEN and the file `token` of the state directory"
+            fix = token if trouble.status == 401 else "see server.log in its state directory"
             yield error("server", f"refuses: {trouble}", fix)
         except ClientError as trouble:
             yield error("server", str(trouble), "batuta down, then batuta up")
@@ -331,9 +323,8 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
 def _check_version(cluster: Cluster) -> Finding:
     if cluster.version == __version__:
         return ok("version", f"{__version__}, as the server")
-    return warning(
-        "version", f"this is {__version__}, the server is {cluster.version}", "batuta down --keep-jobs, then batuta up"
-    )
+    both = f"this is {__version__}, the server is {cluster.version}"
+    return warning("version", both, "batuta down --keep-jobs, then batuta up")
 
 
 def check_clock(now_s: float | None, before_s: float, after_s: float, whose: str) -> Finding:

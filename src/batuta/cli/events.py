@@ -93,11 +93,6 @@ def _submitted(data: dict[str, Any]) -> str:
     return f"job {job['id']}{name} is submitted{by}: {format_gpus(job['size'])}{span}"
 
 
-def _queue_count(quota: dict[str, Any]) -> str:
-    count = len(quota["cluster_queues"])
-    return f"{count} cluster queues" if count != 1 else "1 cluster queue"
-
-
 def _progressed(data: dict[str, Any]) -> str:
     progress = data.get("progress") or {}
     parts = []
@@ -215,6 +210,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
     "HealthChanged": _health,
     "GpusUsed": _gpu_usage,
-    "QuotaSet": lambda data: f"quota is set: {_queue_count(data['quota'])}",
+    "QuotaSet": lambda data: (
+        f"quota is set: {len(data['quota']['cluster_queues'])} cluster queue"
+        f"{'' if len(data['quota']['cluster_queues']) == 1 else 's'}"
+    ),
     "reset": lambda data: "some events were missed",
 }

@@ -105,10 +105,6 @@ def print_queue(jobs: Sequence[Job], empty: str) -> None:
     out.print_table(columns_for(jobs), jobs, empty)
 
 
-def print_history(jobs: Sequence[Job], empty: str) -> None:
-    out.print_table(columns_for(jobs, HISTORY_COLUMNS), jobs, empty)
-
-
 def columns_for(jobs: Sequence[Job], columns: Sequence[Column[Job]] = QUEUE_COLUMNS) -> Sequence[Column[Job]]:
     """Return the columns for these jobs: ID and NAME are one where ids contain the name, as on a cluster."""
     if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):

@@ -11,7 +11,7 @@ import typer
 
 from batuta.apitypes.resources import Cluster, Job
 from batuta.cli import output as out
-from batuta.cli.job_view import print_history, print_job, print_queue
+from batuta.cli.job_view import HISTORY_COLUMNS, columns_for, print_job, print_queue
 from batuta.cli.options import (
     HomeOption,
     JobArgument,
@@ -83,8 +83,8 @@ def history(
     with connect(home) as client:
         found = client.jobs(active=False, user=user, queue=queue, since_s=since_s, newest_first=True)
         _check_queue(client, home, queue, found)
-    found = tuple(sorted(found, key=lambda job: -(job.ended_s or 0.0)))
-    out.print_result(found, output, lambda jobs: print_history(jobs, f"no job has ended within {since}"))
+    found, empty = tuple(sorted(found, key=lambda job: -(job.ended_s or 0.0))), f"no job has ended within {since}"
+    out.print_result(found, output, lambda jobs: out.print_table(columns_for(jobs, HISTORY_COLUMNS), jobs, empty))
 
 
 def _check_queue(client: Connection, home: Path | None, queue: str | None, found: Sequence[Job]) -> None:

@@ -125,7 +125,10 @@ def launch(
         "priority": priority,
         "workdir": str(Path(workdir).expanduser().absolute()) if workdir is not None else None,
     } | _variables(env or (), env_file or (), secret or ())
-    overrides |= _for_cluster(image, workdir_in_image)
+    if (image or workdir_in_image) and selected_cluster() is None:
+        options = "--image-id and --workdir-in-image"
+        raise InputError.of(f"{options} are for a Kubernetes cluster", fix="batuta --context NAME launch …")
+    overrides |= {"image_id": image, "workdir_in_image": workdir_in_image}
     behind = ctx.meta.get(_COMMAND)
     if task == "-" and behind is None and like is None:
         submission = _from_stdin(overrides)
@@ -234,14 +237,6 @@ def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[s
         values["secret"] = parse_env_options(secret, os.environ, "--secret")
     refuse(problems)
     return values
-
-
-def _for_cluster(image: str | None, workdir_in_image: str | None) -> dict[str, Any]:
-    if (image or workdir_in_image) and selected_cluster() is None:
-        raise InputError.of(
-            "--image-id and --workdir-in-image are for a Kubernetes cluster", fix="batuta --context NAME launch …"
-        )
-    return {"image_id": image, "workdir_in_image": workdir_in_image}
 
 
 def _preview(client: Connection, submission: Submission, output: Output) -> None:

@@ -31,10 +31,6 @@ def _job_words(client: Connection, active: bool | None) -> list[tuple[str, str]]
     return [*((job.id, f"{job.name} {job.state}") for job in jobs), *names]
 
 
-def _queue_words(client: Connection) -> list[tuple[str, str]]:
-    return [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
-
-
 def _completion(words: Callable[[Connection], Iterable[tuple[str, str]]]) -> Callable[..., list[tuple[str, str]]]:
     """Return a function that completes words, with descriptions; with none if no server answers soon.
 
@@ -67,7 +63,9 @@ COMPLETIONS: dict[str, Callable[..., list[tuple[str, str]]]] = {
     "active jobs": _completion(lambda client: _job_words(client, active=True)),
     "jobs": _completion(lambda client: _job_words(client, active=None)),
     "nodes": _completion(lambda client: [(one.name, one.state) for one in client.nodes()]),
-    "queues": _completion(_queue_words),
+    "queues": _completion(
+        lambda client: [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
+    ),
     "policies": _complete_policies,
 }
 

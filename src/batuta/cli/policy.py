@@ -11,7 +11,7 @@ import typer
 
 from batuta.apitypes.resources import PolicyAnswer
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, connect_to_server, option
-from batuta.cli.output import Column, print_json, print_result, print_table
+from batuta.cli.output import Column, print_result, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text, refuse
 
@@ -71,12 +71,8 @@ def shadow(
     """
     with connect_to_server(home) as client:
         report = client.set_shadow("" if name == "off" else name)
-    if output is Output.JSON:
-        print_json(report)
-    elif report.policy:
-        typer.echo(f"{report.policy} watches: batuta shadow tells what it would have done")
-    else:
-        typer.echo("no policy watches any more")
+    sentence = f"{report.policy} watches: batuta shadow tells what it would have done"
+    print_result(report, output, lambda _: typer.echo(sentence if report.policy else "no policy watches any more"))
 
 
 @app.command(name="list")

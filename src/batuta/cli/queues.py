@@ -231,6 +231,7 @@ def print_queue_detail(queue: QueueDetail) -> None:
 
 def _print_head(queue: QueueDetail) -> None:
     share = format_share(queue.share)
+    parked = f", {queue.suspended} parked" if queue.suspended else ""
     facts: list[tuple[str, str | Text]] = [
         ("queue", queue.name),
         ("state", state_of(queue) + out.styled(f": {queue.message}" if queue.message else "")),
@@ -238,16 +239,11 @@ def _print_head(queue: QueueDetail) -> None:
         ("weight", f"{queue.weight:g}" + (f", weighted share {share}" if share != DASH else "")),
         ("strategy", queue.strategy if queue.cells else ""),
         ("priority", "" if queue.max_priority is None else f"users may ask for up to {queue.max_priority}"),
-        ("jobs", _jobs(queue)),
+        ("jobs", f"{queue.running} running, {queue.pending} waiting{parked}"),
         ("they need", ", ".join(format_requests(queue.needs))),
         ("reached by", _local_queues(queue)),
     ]
     out.print_rich(out.facts_table(facts))
-
-
-def _jobs(queue: QueueDetail) -> str:
-    parked = f", {queue.suspended} parked" if queue.suspended else ""
-    return f"{queue.running} running, {queue.pending} waiting{parked}"
 
 
 def _local_queues(queue: QueueDetail) -> str:

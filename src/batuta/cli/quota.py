@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from batuta.quota.simulator import QuotaSimulator, QuotaStatus
+    from batuta.quota.simulator import Evicted, QuotaSimulator, QuotaStatus
     from batuta.spec.quota_case import Action, PodSet, QuotaCase, Step
 
 
@@ -222,26 +222,24 @@ def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
 
 def _rows(standing: QuotaStatus) -> list[tuple[Text, ...]]:
     """Return a row for each preempted, admitted and pending workload: state, name, flavors or reason."""
-
-    def row(state: str, style: str, name: str, rest: str) -> tuple[Text, ...]:
-        return styled(state, style=style), styled(name, no_wrap=True), styled(rest)
-
-    return [
-        *(
-            row("preempted", "magenta", one.workload, _preemption_text(one.reason, one.preemption, one.by))
-            for one in standing.preempted
-        ),
-        *(
-            row("admitted", "green", name, ", ".join(f"{what} in {where}" for what, where in flavors.items()))
+    shown = {
+        ("preempted", "magenta"): [(one.workload, _preemption_text(one)) for one in standing.preempted],
+        ("admitted", "green"): [
+            (name, ", ".join(f"{what} in {where}" for what, where in flavors.items()))
             for name, flavors in standing.admitted.items()
-        ),
-        *(row("pending", "yellow", name, f"{one.reason}: {one.message}") for name, one in standing.pending.items()),
+        ],
+        ("pending", "yellow"): [(name, f"{one.reason}: {one.message}") for name, one in standing.pending.items()],
+    }
+    return [
+        (styled(state, style), styled(name, no_wrap=True), styled(rest))
+        for (state, style), rows in shown.items()
+        for name, rest in rows
     ]
 
 
-def _preemption_text(reason: str, preemption: str, by: str) -> str:
-    how = f"{reason} ({preemption})" if preemption else reason
-    return f"{how} by {by}" if by else how
+def _preemption_text(one: Evicted) -> str:
+    how = f"{one.reason} ({one.preemption})" if one.preemption else one.reason
+    return f"{how} by {one.by}" if one.by else how
 
 
 def _action_text(action: Action) -> str:

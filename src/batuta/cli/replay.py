@@ -78,7 +78,7 @@ def _print_replay(result: dict[str, Any]) -> None:
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("", lambda one: f"{one['policy']}, replayed" if one["policy"] else "really"),
         Column("MEAN COMPLETION", lambda one: out.format_seconds(one["jct_s"]), right=True),
-        Column("", lambda one: _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", right=True),
+        Column("", lambda one: _against(one, actual), right=True),
         Column("MEAN WAITING", lambda one: out.format_seconds(one["wait_s"]), right=True),
         Column("GPU-HOURS", lambda one: f"{one['gpu_hours']:.2f}", right=True),
         Column("RESTARTS", lambda one: str(one["restarts"]), right=True),
@@ -94,8 +94,9 @@ def _print_replay(result: dict[str, Any]) -> None:
     out.print_stderr("; ".join(result["assumes"]))
 
 
-def _against(seconds: float | None, actual_s: float | None) -> str:
-    return f"{seconds / actual_s - 1:+.0%}" if seconds and actual_s else ""
+def _against(one: dict[str, Any], actual: dict[str, Any]) -> str:
+    is_known = one["policy"] and one["jct_s"] and actual["jct_s"]
+    return f"{one['jct_s'] / actual['jct_s'] - 1:+.0%}" if is_known else ""
 
 
 def shadow(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batuta.apitypes.report import Account, Report, Spent
+from batuta.apitypes.forecasts import Account, Report, Spent
 from batuta.cli.options import HomeOption, Output, OutputOption, ask_server_or_journal, option, parse_time_s
 from batuta.cli.output import Cells, Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
 from batuta.client.decoding import decode, encode

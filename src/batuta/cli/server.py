@@ -16,7 +16,7 @@ import typer
 
 from batuta.bootstrap.local_facts import prepare_home, run_server, server_pid
 from batuta.cli.options import HomeOption, OtlpOption, Output, OutputOption, argument, check_otlp_option, flag, option
-from batuta.cli.output import print_json, print_stderr, spinner
+from batuta.cli.output import print_result, print_stderr, spinner
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ClientError, NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems, refuse
@@ -38,11 +38,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Stragglers = StrEnum("Stragglers", {"MOVE": "move", "REPORT": "report", "OFF": "off"})
 
-
-HangAfterOption = Annotated[
-    str, option("A job that used to report and says nothing for so long is restarted; off: never.", "TIME")
-]
-StragglersOption = Annotated[Stragglers, option("What becomes of jobs with a rank that is slower than the others.")]
 
 ShareOrder = StrEnum("ShareOrder", {"BIN_PACK": "bin-pack", "SPREAD": "spread"})
 
@@ -117,8 +112,12 @@ def up(
     idle_action: Annotated[
         IdleAction, option("What becomes of idle jobs, where their queue says nothing.")
     ] = IdleAction.REPORT,
-    stragglers: StragglersOption = Stragglers.MOVE,
-    hang_after: HangAfterOption = "30m",
+    stragglers: Annotated[
+        Stragglers, option("What becomes of jobs with a rank that is slower than the others.")
+    ] = Stragglers.MOVE,
+    hang_after: Annotated[
+        str, option("A job that used to report and says nothing for so long is restarted; off: never.", "TIME")
+    ] = "30m",
     retain_jobs: Annotated[int, option("How many jobs that are over are kept.", "N", min=0)] = 10_000,
     retain_days: Annotated[float, option("How long jobs that are over are kept.", "D")] = 7.0,
     otlp: OtlpOption = None,
@@ -331,10 +330,8 @@ def down(
     folder = find_home(home)
     pid = server_pid(folder)
     if pid is None:
-        if output is Output.JSON:
-            print_json({"stopped": False, "pid": None})
-        else:
-            typer.echo(f"no server is running for {show_path(folder)}")
+        sentence = f"no server is running for {show_path(folder)}"
+        print_result({"stopped": False, "pid": None}, output, lambda _: typer.echo(sentence))
         return
     try:
         with Client(home=folder) as client:
@@ -347,8 +344,5 @@ def down(
             if time.monotonic() > give_up:
                 raise ClientError(f"the server (pid {pid}) still runs after {SHUTDOWN_TIMEOUT_S:.0f} s")
             time.sleep(0.05)
-    if output is Output.JSON:
-        print_json({"stopped": True, "pid": pid})
-    else:
-        kept = "; its jobs run on" if keep_jobs else ""
-        typer.echo(f"the server for {show_path(folder)} (pid {pid}) has stopped{kept}")
+    sentence = f"the server for {show_path(folder)} (pid {pid}) has stopped{'; its jobs run on' if keep_jobs else ''}"
+    print_result({"stopped": True, "pid": pid}, output, lambda _: typer.echo(sentence))

@@ -47,7 +47,7 @@ def selftest(
         there = f"there are {len(devices)}" if devices else "there is none"
         raise InputError.of(f"no GPU {gpu}: {there}", fix="batuta vgpu create makes virtual ones")
     checks = list(run_selftest(devices[gpu]))
-    print_result(checks, output, print_checks)
+    print_result(checks, output, lambda found: print_table(_CHECKS, found))
     if not all(check.holds for check in checks):
         raise typer.Exit(1)
 
@@ -106,10 +106,6 @@ _DEVICES: tuple[Column[tuple[str, DeviceShare]], ...] = (
     Column("WAITED", lambda own: f"{own[1].waited_s:.1f}s", right=True, drop=5),
     Column("PIDS", lambda own: " ".join(str(one.pid) for one in own[1].processes) or DASH, least=5),
 )
-
-
-def print_checks(checks: Sequence[Check]) -> None:
-    print_table(_CHECKS, checks)
 
 
 def print_containers(containers: Sequence[ContainerShare]) -> None:

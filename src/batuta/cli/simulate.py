@@ -112,7 +112,6 @@ def simulate(
             problems.append(Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}"))
     _check_outputs(report, [jobs, timeline], problems)
     refuse(problems)
-
     story = DecisionHistory(explain) if explain else None
     run = _with_progress(experiment, story)
     _write_results([run], report, jobs, timeline)
@@ -235,7 +234,6 @@ def compare(
         experiments.extend(replace(base, seed=seed) for seed in range(seeds))
     _check_outputs(report, [jobs], problems)
     refuse(problems)
-
     runs = _run_all(experiments, parallel)
     if runs:
         _write_results(runs, report, jobs, None, baseline=chosen_baseline)

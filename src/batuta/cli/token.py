@@ -103,10 +103,7 @@ def dashboard(
         print_json({"url": url})
         return
     typer.echo(url)
-    if open_it and is_interactive() and _has_display():
+    # Without a display, `webbrowser` would start a browser in the terminal.
+    has_display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if open_it and is_interactive() and has_display:
         webbrowser.open(url)
-
-
-def _has_display() -> bool:
-    """Without one, `webbrowser` would start a browser in the terminal."""
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

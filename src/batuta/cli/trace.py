@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption, argument, flag, option
+from batuta.cli.output import print_result
 from batuta.cli.simulate import ClusterOption, ElasticOption, FormatOption, LimitOption, SpeedOption
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.quantity import parse_duration_s, show_duration
@@ -58,10 +57,7 @@ def info(
 
     nodes = read_cluster(cluster) if cluster is not None else None
     summary = summarise_workload(_read(file, format, elastic, speed, profiles, seed), nodes)
-    if output is Output.JSON:
-        typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
-    else:
-        _show(summary)
+    print_result(summary, output, _show)
 
 
 @app.command()

@@ -7,7 +7,7 @@ the verbs' own help; a test compares them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -102,33 +102,17 @@ VERBS = (
 )
 
 
-class LazyCommands(MutableMapping[str, Any]):
+class LazyCommands(UserDict[str, Any]):
     """Commands by name, each loaded on first use."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-        self._known = {verb.name: verb for verb in VERBS}
+        super().__init__()
+        self.data = {verb.name: verb for verb in VERBS}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = self._known[name].load()
-        return self._made[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._known or name in self._made
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-        self._made.pop(name, None)
+        if isinstance(self.data[name], Verb):
+            self.data[name] = self.data[name].load()
+        return self.data[name]
 
 
 class CommandGroup(TyperGroup):

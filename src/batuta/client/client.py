@@ -14,7 +14,6 @@ import httpx2
 from batuta.apitypes import forecasts as f
 from batuta.apitypes import queues as q
 from batuta.apitypes import resources as a
-from batuta.apitypes.report import Report
 from batuta.client.address import Address, find_address
 from batuta.client.connection import JobClient, RankPiece, follow_ranks
 from batuta.client.decoding import decode, decode_list
@@ -376,10 +375,10 @@ class Client(JobClient):
         """Sets the shadow policy; an empty name ends it."""
         return self._call(f.ShadowAnswer, "PUT", "/shadow", json={"policy": policy})
 
-    def report(self, from_s: float | None = None, to_s: float | None = None) -> Report:
+    def report(self, from_s: float | None = None, to_s: float | None = None) -> f.Report:
         """GPU time used, lost, idle and waited for; without times, of the last week."""
         params = {"from_s": from_s, "to_s": to_s}
-        return self._call(Report, "GET", "/report", params=params, timeout=SLOW_TIMEOUT_S)
+        return self._call(f.Report, "GET", "/report", params=params, timeout=SLOW_TIMEOUT_S)
 
     def examine(self, *, full: bool = False) -> a.Examination:
         """Stuck gangs, leaked quota, the journal and so on; `full` looks through a large journal, too."""

@@ -72,24 +72,16 @@ class Line:
     stream: str = ""
 
 
+@dataclass
 class Loki(Closable):
     """A connection to one Loki. Opens nothing before it is used."""
 
-    def __init__(
-        self,
-        address: LokiAddress,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        pauses_s: Sequence[float] = PAUSES_S,
-        most_bytes: int = MAX_RESPONSE_BYTES,
-        over: httpx2.BaseTransport | None = None,
-    ) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._pauses_s = tuple(pauses_s)
-        self._most_bytes = most_bytes
-        self._over = over
-        self._http: httpx2.Client | None = None
+    address: LokiAddress
+    timeout_s: float = field(default=TIMEOUT_S, kw_only=True)
+    pauses_s: Sequence[float] = field(default=PAUSES_S, kw_only=True)
+    most_bytes: int = field(default=MAX_RESPONSE_BYTES, kw_only=True)
+    over: httpx2.BaseTransport | None = field(default=None, kw_only=True)
+    _http: httpx2.Client | None = field(default=None, init=False)
 
     def close(self) -> None:
         if self._http is not None:
@@ -98,7 +90,7 @@ class Loki(Closable):
 
     @property
     def name(self) -> str:
-        return self._address.name
+        return self.address.name
 
     def page(self, query: str, from_ns: int, to_ns: int, *, limit: int, direction: Direction = "forward") -> list[Line]:
         """At most `limit` lines with `from_ns` <= time < `to_ns`, in the order of `direction`."""
@@ -109,7 +101,7 @@ class Loki(Closable):
         return lines[:limit]
 
     def _with_retries(self, params: Mapping[str, str]) -> bytes:
-        for pause_s in (*self._pauses_s, None):
+        for pause_s in (*self.pauses_s, None):
             status, headers, body = self._once(params)
             if status == 200:
                 return body
@@ -119,7 +111,7 @@ class Loki(Closable):
         raise AssertionError("the last try returns or raises")
 
     def _once(self, params: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
-        until_s = time.monotonic() + self._timeout_s
+        until_s = time.monotonic() + self.timeout_s
         try:
             with self._open().stream("GET", _PATH, params=params) as response:
                 return response.status_code, response.headers, self._body(response.iter_bytes(), until_s)
@@ -137,9 +129,9 @@ class Loki(Closable):
         body = bytearray()
         for piece in pieces:
             body += piece
-            if len(body) > self._most_bytes:
+            if len(body) > self.most_bytes:
                 raise LokiError(
-                    f"the answer of Loki at {self.name} is larger than {self._most_bytes >> 20} MiB: "
+                    f"the answer of Loki at {self.name} is larger than {self.most_bytes >> 20} MiB: "
                     "ask for less with --since TIME or --tail N"
                 )
             if time.monotonic() > until_s:
@@ -148,7 +140,7 @@ class Loki(Closable):
 
     def _open(self) -> httpx2.Client:
         if self._http is None:
-            address = self._address
+            address = self.address
             parts = urlsplit(address.url)
             headers = {"Accept": "application/json"}
             if address.token:
@@ -158,11 +150,11 @@ class Loki(Closable):
             self._http = httpx2.Client(
                 base_url=address.url,
                 headers=headers,
-                timeout=httpx2.Timeout(self._timeout_s, connect=min(CONNECT_S, self._timeout_s)),
+                timeout=httpx2.Timeout(self.timeout_s, connect=min(CONNECT_S, self.timeout_s)),
                 # A proxy is for the world outside; certificates are only loaded where they are needed.
                 trust_env=parts.hostname not in ("127.0.0.1", "localhost", "::1"),
                 verify=parts.scheme == "https",
-                transport=self._over,
+                transport=self.over,
             )
         return self._http
 
@@ -189,7 +181,7 @@ class Loki(Closable):
 
     def _too_slow(self) -> LokiError:
         return LokiError(
-            f"Loki at {self.name} did not answer within {self._timeout_s:g} s: "
+            f"Loki at {self.name} did not answer within {self.timeout_s:g} s: "
             "ask for less with --since TIME or --tail N"
         )
 

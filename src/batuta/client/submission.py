@@ -58,7 +58,8 @@ class Submission:
         if like is not None:
             return Submission("", str(Path.cwd()), like=like, **rest)
         if command is not None:
-            line = command if isinstance(command, str) else _line(command)
+            words = [command] if isinstance(command, str) else command
+            line = words[0] if len(words) == 1 else shlex.join(words)
             rest["overrides"] = {"workdir": str(Path.cwd()), "gpus": GPUS_OF_A_COMMAND} | given
             return Submission({"run": line}, str(Path.cwd()), **rest)
         if isinstance(task, Mapping):
@@ -142,7 +143,3 @@ _OVERRIDES: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 """What a submit may say over a task, in words and as types."""
 _KNOWN = tuple(dict.fromkeys((*_OVERRIDES, *(one.name for one in fields(Overrides)))))
-
-
-def _line(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else shlex.join(words)

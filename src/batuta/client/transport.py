@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -31,27 +32,20 @@ _HINTS = {
 Params: TypeAlias = Mapping[str, Any]
 
 
+@dataclass
 class Transport:
     """The way to one server. When that is started again at another port, it is found again."""
 
-    def __init__(
-        self,
-        find: Callable[[], Address],
-        timeout_s: float = TIMEOUT_S,
-        over: httpx2.BaseTransport | None = None,
-        pauses_s: tuple[float, ...] = PAUSES_S,
-        long_pauses_s: tuple[float, ...] = LONG_PAUSES_S,
-    ) -> None:
-        self._find = find
-        self._timeout_s = timeout_s
-        self._over = over
-        self._pauses_s = pauses_s
-        self._long_pauses_s = long_pauses_s
-        self._http: httpx2.Client | None = None
-        self.address: Address | None = None
-        """Of the server that was spoken to last."""
-        self._met = False
-        """Whether this server ever answered: one that did is waited for when it goes away."""
+    find: Callable[[], Address]
+    timeout_s: float = TIMEOUT_S
+    over: httpx2.BaseTransport | None = None
+    pauses_s: tuple[float, ...] = PAUSES_S
+    long_pauses_s: tuple[float, ...] = LONG_PAUSES_S
+    address: Address | None = field(default=None, init=False)
+    """Of the server that was spoken to last."""
+    _http: httpx2.Client | None = field(default=None, init=False)
+    _met: bool = field(default=False, init=False)
+    """Whether this server ever answered: one that did is waited for when it goes away."""
 
     def json(self, method: str, path: str, *, repeatable: bool | None = None, **request: Any) -> Any:
         """The parsed answer; None when there is none."""
@@ -77,13 +71,13 @@ class Transport:
         """Sends, and sends again where a lost connection leaves open whether the first one arrived."""
         if repeatable is None:
             repeatable = method in ("GET", "PUT", "DELETE")
-        for tried, pause_s in enumerate((*(pauses_s or self._pauses_s), None)):
+        for tried, pause_s in enumerate((*(pauses_s or self.pauses_s), None)):
             try:
                 return self._checked(self._client().request(method, _full(path), params=_known(params), **request))
             except (httpx2.ConnectError, httpx2.ConnectTimeout, NoServerError) as error:
                 # Nothing was sent, so this is safe for all requests. A server that ended properly takes its
                 # address with it, and is not waited for as long as one that was killed.
-                ended = isinstance(error, NoServerError) and tried >= len(self._pauses_s)
+                ended = isinstance(error, NoServerError) and tried >= len(self.pauses_s)
                 if pause_s is None or not self._met or ended:
                     self.close()  # the next try may find a server that was started since
                     raise self._unreachable(error) from None
@@ -100,7 +94,7 @@ class Transport:
         self, path: str, *, quiet_s: float, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
-        limits, asked = httpx2.Timeout(self._timeout_s, read=quiet_s), _known(params)
+        limits, asked = httpx2.Timeout(self.timeout_s, read=quiet_s), _known(params)
         with self._client().stream("GET", _full(path), headers=headers, params=asked, timeout=limits) as response:
             if response.is_error:
                 response.read()
@@ -109,7 +103,7 @@ class Transport:
     def wait_for_server(self) -> None:
         """After a stream broke off: returns when the server answers again, or raises NoServerError."""
         self.close()
-        self.send("GET", "/cluster", pauses_s=self._long_pauses_s)
+        self.send("GET", "/cluster", pauses_s=self.long_pauses_s)
 
     def close(self) -> None:
         """Forget the connection: the next request looks anew for the server."""
@@ -119,7 +113,7 @@ class Transport:
 
     def _client(self) -> httpx2.Client:
         if self._http is None:
-            self.address = self._find()
+            self.address = self.find()
             self._http = self._open(self.address)
         return self._http
 
@@ -130,8 +124,8 @@ class Transport:
         return httpx2.Client(
             base_url=address.url,
             headers=headers,
-            timeout=self._timeout_s,
-            transport=self._over,
+            timeout=self.timeout_s,
+            transport=self.over,
             # A proxy is for the world outside; certificates are only loaded where they are needed.
             trust_env=not local,
             verify=parts.scheme == "https",

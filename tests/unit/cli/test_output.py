@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from batuta.cli.output import Column, fit_table
+from batuta.cli.output import Cells, Column, fit_table
 
-COLUMNS = (
+COLUMNS: tuple[Column[Cells], ...] = (
     Column("ID", right=True),
     Column("NAME", least=6),
     Column("USER", drop=2),

@@ -101,11 +101,7 @@ async def get_report(
         raise HttpProblem(501, "this server keeps no account of GPU time")
     if format == "html" and page is None:
         raise HttpProblem(501, "this server draws no pages: batuta report --html does")
-
-    def work() -> dict[str, Any]:
-        return account(from_s, to_s)
-
-    found = await anyio.to_thread.run_sync(work, limiter=state.slow_questions)
+    found = await anyio.to_thread.run_sync(account, from_s, to_s, limiter=state.slow_questions)
     if format == "html" and page is not None:
         return Response(page(found), headers=_HTML_HEADERS, media_type="text/html; charset=utf-8")
     return json_response(found)

@@ -28,11 +28,7 @@ async def get_doctor(state: StateDep, caller: Viewer, full: bool = False) -> Res
 
     With `full`, even a large journal is looked through for damage.
     """
-
-    def work() -> list[Finding]:
-        return list(run_checks(state, full))
-
-    found = await anyio.to_thread.run_sync(work, limiter=state.slow_questions)
+    found = await anyio.to_thread.run_sync(lambda: list(run_checks(state, full)), limiter=state.slow_questions)
     return json_response({"version": state.deps.version, "now_s": state.now_s(), "findings": found})
 
 

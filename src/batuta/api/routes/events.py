@@ -67,18 +67,10 @@ async def stream_events(
 
 
 router = APIRouter(tags=["events"])
+_FRAME = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
+_DESCRIPTION = "a stream of events; `id` is the number in the journal"
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "a stream of events; `id` is the number in the journal",
-        "content": {
-            "text/event-stream": {
-                "schema": {
-                    "type": "object",
-                    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-                }
-            }
-        },
-    }
+    200: {"description": _DESCRIPTION, "content": {"text/event-stream": {"schema": _FRAME}}}
 }
 
 

@@ -19,7 +19,7 @@ from batuta.api.state import AppState, StateDep
 from batuta.api.views import JsonObject, filled
 from batuta.apitypes import forecasts as f
 from batuta.backends.sim.forecast.forecast import Forecast, JobForecast
-from batuta.backends.sim.forecast.queries import Comparison, Hypothesis, JobOutcome, WhatIfQuery
+from batuta.backends.sim.forecast.queries import Comparison, Hypothesis, WhatIfQuery
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
@@ -193,14 +193,13 @@ def view_comparison(found: Comparison, names: dict[str, str], question: WhatIfQu
         "runs": found.runs,
         "assumes": list(found.notes),
         **{name: _change((getattr(found.before, name), getattr(found.after, name))) for name in _TOTALS},
-        "jobs": [_view_outcome(one, names.get(one.job, "")) for one in found.jobs],
+        "jobs": [
+            {"id": one.job, "name": names.get(one.job, "")}
+            | {field: _change(getattr(one, field)) for field in ("jct_s", "wait_s", "fairness")}
+            for one in found.jobs
+        ],
     }
 
 
 def _change(pair: Iterable[float | None]) -> JsonObject:
     return dict(zip(("before", "after"), pair, strict=True))
-
-
-def _view_outcome(one: JobOutcome, name: str) -> JsonObject:
-    pairs = {field: _change(getattr(one, field)) for field in ("jct_s", "wait_s", "fairness")}
-    return {"id": one.job, "name": name, **pairs}

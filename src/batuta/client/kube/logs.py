@@ -100,7 +100,9 @@ async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, since:
     listed = await api.list(POD, uj.metadata.namespace, labels=labels_of(uj))
     pods = pods_of_rank(uj, listed.items, rank)
     if not pods:
-        _refuse_rank(uj, rank)
+        # A replica that the job never has is a mistake; one that it has not just now prints nothing.
+        if rank >= (most := uj.spec.replica_spec.largest):
+            raise ClientError(f"job {uj.id} has no replica {rank}: it has at most {most}, counted from 0")
         if uj.status.start_time:
             raise OutputGoneError(f"the pods of replica {rank} of job {uj.id} are gone")
         return
@@ -237,10 +239,3 @@ async def _pieces(api: Api, pod: objects.Pod, tail: int | None, since: str, *, f
         if follow and (is_gone or (isinstance(error, Unavailable) and not error.status)):
             raise
         raise OutputGoneError(f"the node of pod {meta.name} does not give its output: {error.message}") from error
-
-
-def _refuse_rank(uj: UnifiedJob, rank: int) -> None:
-    """A replica that the job never has is a mistake; one that it has not just now prints nothing."""
-    most = uj.spec.replica_spec.largest
-    if rank >= most:
-        raise ClientError(f"job {uj.id} has no replica {rank}: it has at most {most}, counted from 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,7 +67,7 @@ class Session:
                 yield from found
         finally:
             fetching.cancel()
-            self.run(lambda _: _ended(fetching))
+            self.run(lambda _: asyncio.wait((fetching,)))
 
     async def _open(self) -> Api:
         if self._api is None:
@@ -91,11 +91,6 @@ async def _next(arrived: asyncio.Queue[T], fetching: asyncio.Task[None]) -> list
         return [arrived.get_nowait()]
     await fetching
     return []
-
-
-async def _ended(fetching: asyncio.Task[None]) -> None:
-    with suppress(asyncio.CancelledError, Exception):
-        await fetching
 
 
 NO_DEFINITION = "this cluster does not know UnifiedJobs: `batuta install --apply` installs Batuta there"

@@ -38,6 +38,7 @@ def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), pri
     state = status.state or "PENDING"
     over = state in a.FINAL_STATES
     until_s = ended_s if over and ended_s is not None else now_s
+    reason = a.ReasonGiven(status.reason, status.message) if status.state else a.ReasonGiven("Unseen", UNSEEN)
     return a.Job(
         id=uj.id,
         name=meta.name,
@@ -59,7 +60,7 @@ def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), pri
         waited_s=None if submitted_s is None else max(0.0, (started_s or until_s) - submitted_s),
         restarts=status.restarts,
         detail=status.message if over else "",
-        reason=None if over else _reason(uj),
+        reason=None if over else reason,
         size_choice=_size_choice(status.size_choice),
         endpoints=_endpoints(uj),
     )
@@ -87,13 +88,6 @@ def seconds(time: str | None) -> float | None:
         return datetime.fromisoformat(time).timestamp() if time else None
     except ValueError:
         return None
-
-
-def _reason(uj: UnifiedJob) -> a.ReasonGiven:
-    status = uj.status
-    if not status.state:
-        return a.ReasonGiven("Unseen", UNSEEN)
-    return a.ReasonGiven(status.reason, status.message)
 
 
 def _size_choice(chosen: SizeChoiceStatus | None) -> a.SizeChoice | None:
