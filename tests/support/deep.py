@@ -12,15 +12,15 @@ from batuta.core.curve import CurvePool
 from batuta.core.job_table import JobTable
 from batuta.core.node_table import NodeTable
 from batuta.core.plan import Decisions
-from batuta.core.world import World
+from batuta.core.world import World, WorldCaches
 
 UNORDERED = {
     *((JobTable, "key_of"), (Decisions, "special")),
     *((NodeTable, name) for name in ("by_key", "by_label", "by_size", "models")),
 }
 PASSING = {
-    *((NodeTable, "_matching"), (World, "most"), (World, "forgotten")),
-    *((World, "_effective"), (World, "_effective_from")),
+    *((NodeTable, "_matching"), (World, "forgotten")),
+    *((WorldCaches, name) for name in ("most", "effective_quota", "effective_from")),
 }
 """What is found again when somebody asks, and what counts from when somebody took the World up."""
 

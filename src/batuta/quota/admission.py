@@ -28,7 +28,7 @@ from batuta.quota.nominal_quota import NominalQuotaAdmission, PendingQueue
 from batuta.quota.preemption import PreemptionReason, PreemptionTarget, evict_over_quota
 from batuta.quota.reasons import ReasonTexts, Refusal, about_rest, reason_for
 from batuta.quota.reservation import EndComparison, Reservations
-from batuta.quota.snapshot import JobWorkloads, QuotaState, Scope, Snapshot
+from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import QuotaRequests, ResolvedQueue, Workload, resolve_queues
 
@@ -57,7 +57,7 @@ class SchedulingCycle:
         self._fingerprints, self._number_of = fingerprints, cache.number_of
         chosen = set(trees)
         queues = {name for name, number in cache.number_of.items() if number in chosen}
-        scope = Scope(queues, np.isin(fingerprints.tree_of, trees))
+        scope = queues, np.isin(fingerprints.tree_of, trees)
         self._snapshot = Snapshot(world, now_s, tree, cache, scope)
         self._workloads = JobWorkloads(
             world, now_s, tree, self._snapshot, fingerprints.without, fingerprints.patience_s

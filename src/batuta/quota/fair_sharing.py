@@ -94,7 +94,7 @@ class FairSharingPreemption:
             found = self._by_initial_share(context, later, gone)
         context.queue.remove(context.usage)
         if found:
-            fill_back(context, gone, context.fits)
+            fill_back(gone, context.fits)
         for target in gone:
             target.workload.queue.add(target.workload.usage)
         return gone if found else []

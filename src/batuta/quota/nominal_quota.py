@@ -10,20 +10,13 @@ from bisect import insort
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from batuta.quota.reasons import Refusal
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from batuta.quota.tree import Amounts, Node
 from batuta.quota.workload import QuotaRequest, Workload
-
-
-class Served(NamedTuple):
-    """Who gets quota, and who has to be looked at more closely, both in the order of the queue."""
-
-    rows: list[int]
-    left: list[int]
 
 
 def serve_own(
@@ -34,8 +27,8 @@ def serve_own(
     without: Set[int],
     stops: Callable[[int], bool],
     least: int | None = None,
-) -> Served:
-    """Serves a pending queue as far as its own quota goes, and books it.
+) -> tuple[list[int], list[int]]:
+    """Serves a pending queue as far as its own quota goes; returns who gets quota and who needs a closer look.
 
     A job that does not fit lets others of its priority pass that request something else, unless it `stops`
     the queue. With `least` a job of that priority is before them already.
@@ -43,7 +36,7 @@ def serve_own(
     room: Amounts = {}
     total: Amounts = {}
     if least is not None and not any(_free(queue, fr) > 0 for fr in queue.limits):
-        return Served([], list(rows))
+        return [], list(rows)
     served, left = list[int](), list[int]()
     too_large: set[QuotaRequest] = set()
     for at, row in enumerate(rows):
@@ -72,7 +65,7 @@ def serve_own(
         if least is None and row not in without:
             least = priorities[row]
     queue.add(total)
-    return Served(served, left)
+    return served, left
 
 
 def _free(queue: Node, fr: int) -> int:
@@ -223,7 +216,9 @@ class NominalQuotaAdmission:
         self, snapshot: Snapshot, state: QuotaState, reservations: Reservations, workloads: JobWorkloads
     ) -> None:
         self._snapshot, self._state, self._reservations, self._workloads = (snapshot, state, reservations, workloads)
-        self._prechecks_of: dict[str, QueuePrechecks] = {}
+        self._prechecks = {
+            name: QueuePrechecks(name, snapshot, state, reservations) for name in snapshot.cluster_queues
+        }
         self.told: dict[int, Refusal] = {}
         """Why jobs wait for which quota is reserved."""
 
@@ -249,7 +244,7 @@ class NominalQuotaAdmission:
             self._snapshot.request_of.__getitem__,
             [(priorities[row], -row, row) for row in reversed(cq.waiting)],
             self._workloads.without,
-            None if cq.strict else self._prechecks(name),
+            None if cq.strict else self._prechecks[name],
         )
 
     def let_in(self, workload: Workload) -> None:
@@ -297,7 +292,7 @@ class NominalQuotaAdmission:
 
     def _passes_by(self, name: str, first: list[int]) -> bool:
         """Whether the last of the `first` can get nothing now: it gets a reservation, and the queue goes on."""
-        prechecks, row = self._prechecks(name), first[-1]
+        prechecks, row = self._prechecks[name], first[-1]
         prechecks.reset()
         refusal = prechecks.why_inadmissible(self._snapshot.priorities[row], self._snapshot.request_of[row])
         if refusal is None:
@@ -328,14 +323,6 @@ class NominalQuotaAdmission:
         snapshot, node = self._snapshot, self._state.tree.queues[name]
         least = snapshot.priorities[first[-1]] if first else None
         without = self._workloads.without
-        served = serve_own(node, rows, snapshot.request_of, snapshot.priorities, without, stops, least)
-        if served.rows:
-            self._workloads.new[name].update({row: snapshot.request_of[row].flavors for row in served.rows})
-        snapshot.cluster_queues[name].waiting = (first or []) + served.left
-
-    def _prechecks(self, name: str) -> QueuePrechecks:
-        found = self._prechecks_of.get(name)
-        if found is None:
-            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations)
-            self._prechecks_of[name] = found
-        return found
+        served, left = serve_own(node, rows, snapshot.request_of, snapshot.priorities, without, stops, least)
+        self._workloads.new[name].update({row: snapshot.request_of[row].flavors for row in served})
+        snapshot.cluster_queues[name].waiting = (first or []) + left

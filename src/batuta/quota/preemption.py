@@ -100,9 +100,9 @@ class ClassicPreemption:
         if not (own or near or far):
             return []
         candidates = [
-            *sorted(near, key=lambda one: preemption_cost(one.workload, context.queue)),
-            *sorted(far, key=lambda one: preemption_cost(one.workload, context.queue)),
-            *sorted(own, key=lambda one: preemption_cost(one.workload, context.queue)),
+            one
+            for group in (near, far, own)
+            for one in sorted(group, key=lambda one: preemption_cost(one.workload, context.queue))
         ]
         for may_borrow in self._attempts(context, queue, bool(near), bool(far)):
             found = self._try(context, candidates, may_borrow)
@@ -130,7 +130,7 @@ class ClassicPreemption:
             one.workload.queue.remove(one.workload.usage)
             gone.append(PreemptionTarget(one.workload, one.reason))
             if context.fits(may_borrow):
-                fill_back(context, gone, lambda: context.fits(may_borrow))
+                fill_back(gone, lambda: context.fits(may_borrow))
                 found = True
                 break
         for target in gone:
@@ -194,7 +194,7 @@ class ClassicPreemption:
                 yield _Candidate(one, PreemptionReason.RECLAIMED_WHILE_BORROWING, ancestor)
 
 
-def fill_back(context: PreemptionContext, gone: list[PreemptionTarget], fits: Callable[[], bool]) -> None:
+def fill_back(gone: list[PreemptionTarget], fits: Callable[[], bool]) -> None:
     """Lets those stay that need not go, the ones that were taken last but one first."""
     for i in range(len(gone) - 2, -1, -1):
         workload = gone[i].workload

@@ -51,9 +51,7 @@ class Reservations:
     def __init__(
         self, state: QuotaState, ends_s: Callable[[Hashable], float], releases: Callable[[Node], Sequence[QuotaRelease]]
     ) -> None:
-        """`ends_s` says when a workload will have ended, by its key; `releases` what is given back in a tree,
-        the soonest first.
-        """
+        """`ends_s`: when a workload, by key, will have ended; `releases`: what a tree gets back, the soonest first."""
         self._state, self._ends_s, self._releases = state, ends_s, releases
         self.reserved: dict[Node, Reservation | None] = {}
         """By queue; None where nothing is left to keep."""

@@ -48,27 +48,25 @@ class ClusterQueueSnapshot:
     """What has been worked out of who could go, by priority."""
 
 
-class Scope(NamedTuple):
-    """Some queues, and the rows of their jobs."""
-
-    queues: Set[str]
-    rows: BoolArray
-
-
 class Snapshot:
     """Reads all jobs, and adds what they use to the tree. One pass over all of them, so it is terse."""
 
     def __init__(
-        self, world: World, now_s: float, tree: QuotaTree, cache: AdmissionCache, scope: Scope | None = None
+        self,
+        world: World,
+        now_s: float,
+        tree: QuotaTree,
+        cache: AdmissionCache,
+        scope: tuple[Set[str], BoolArray] | None = None,
     ) -> None:
-        """Reads the jobs in `scope`; all of them by default."""
+        """Reads some queues and the rows of their jobs (`scope`); all of them by default."""
         jobs = world.jobs
         self._world, self._tree, self._cache, self._scope = world, tree, cache, scope
         self.requests = QuotaRequests(world, tree, cache.alike)
         self.cluster_queues = {
             queue.name: self._cluster_queue(queue)
             for queue in world.effective_quota.cluster_queues
-            if scope is None or queue.name in scope.queues
+            if scope is None or queue.name in scope[0]
         }
         self.priorities: list[int] = jobs.priority.tolist()
         self.request_of: dict[int, QuotaRequest] = {}
@@ -99,7 +97,7 @@ class Snapshot:
             return
         concerned = np.array([resolved is not None for resolved in resolved_queues])[jobs.queue]
         if self._scope is not None:
-            concerned &= self._scope.rows
+            concerned &= self._scope[1]
         has = jobs.held
         waits = concerned & (has == 0)
         if jobs.held_back:
@@ -225,10 +223,6 @@ class JobWorkloads(AdmittedWorkloads):
         self.weighed: set[str] = set()
         """Queues whose preemption targets were compared: that is never twice the same, for work goes on."""
 
-    def is_due(self, row: int) -> bool:
-        """Whether a job has waited so long that no other may delay it any more."""
-        return self._due[row]
-
     def blocks(self, row: int) -> bool:
         """Whether a job lets no other of its queue pass that would delay it."""
         return self._due[row] and row not in self.without
@@ -243,7 +237,7 @@ class JobWorkloads(AdmittedWorkloads):
             job.priority,
             row,
             only=request.kinds,
-            due=self.is_due(row),
+            due=self._due[row],
             flavor_choice=request.flavor_choice,
             shape=request,
             request=request,
@@ -273,11 +267,8 @@ class JobWorkloads(AdmittedWorkloads):
         queue = self._tree.queues[name]
         for row, flavors in self.new[name].items():
             workload = found[row] = self.waiting(queue, row)
-            workload.flavors, workload.usage, workload.since = (
-                flavors,
-                self._snapshot.request_of[row].usage,
-                self._now_s,
-            )
+            usage = self._snapshot.request_of[row].usage
+            workload.flavors, workload.usage, workload.since = flavors, usage, self._now_s
         return found
 
     def ends_s(self, row: Hashable) -> float:
@@ -310,10 +301,7 @@ class QuotaState:
     """Books quota in and out, and answers what a workload could have as things stand."""
 
     def __init__(self, quota: Quota, tree: QuotaTree | None = None, admitted: AdmittedWorkloads | None = None) -> None:
-        """`tree` is an empty one of this quota, if there is one at hand.
-
-        `holders` knows the workloads whose use is in the tree already.
-        """
+        """`tree` is an empty one of this quota; `admitted` has the workloads whose use is in it already."""
         self.quota, self.tree = quota, QuotaTree(quota) if tree is None else tree
         self.admitted = AdmittedWorkloads() if admitted is None else admitted
         self.shares = Shares(self.tree.frs)

@@ -47,4 +47,4 @@ def test_what_cannot_be_computed_gains_nothing() -> None:
 
 
 def test_a_change_that_comes_out_even_does_not_pay() -> None:
-    assert not Worth((5.0, 5.0)).pays
+    assert not Worth(5.0, 5.0).pays
