@@ -45,6 +45,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from enum import Enum
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -201,6 +202,7 @@ PARSERS: dict[str, FieldParser] = {
 REQUIRED = ("id", "submit_s", "size", "work_s")
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 _JOB_FIELDS = [name for name in PARSERS if name in _DEFAULTS]
+_job_values = attrgetter(*_JOB_FIELDS)
 
 
 def encode(own: SimJob) -> dict[str, Any]:
@@ -208,9 +210,8 @@ def encode(own: SimJob) -> dict[str, Any]:
     job = own.job
     truth = {"work_s": own.work_s, "curve": own.curve, "goodput": own.goodput}
     believed = {"believed_work_s": job.work_s, "believed_curve": job.curve}
-    values = {name: getattr(job, name) for name in _JOB_FIELDS} | truth | believed
+    values = dict(zip(_JOB_FIELDS, _job_values(job), strict=True)) | truth | believed
     usual = {
-        **_DEFAULTS,
         "min": job.size,
         "max": job.size,
         "believed_work_s": own.work_s,
@@ -218,7 +219,7 @@ def encode(own: SimJob) -> dict[str, Any]:
         "believed_curve": own.curve,
         "goodput": None,
     }
-    wanted = [name for name in PARSERS if name in REQUIRED or values[name] != usual[name]]
+    wanted = [name for name in PARSERS if name in REQUIRED or values[name] != usual.get(name, _DEFAULTS.get(name))]
     try:
         return {name: _ENCODERS.get(name, _plain)(values[name]) for name in wanted}
     except ValueError as error:
