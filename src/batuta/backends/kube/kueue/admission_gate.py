@@ -182,7 +182,10 @@ class KueueAdmissionGate:
             self._cache.delete(there, now_s)
 
     def _keep(self, run: UnifiedJobReconciler, there: KueueObject, asking: WorkloadRequest, now_s: float) -> bool:
-        if is_true(there.status, FINISHED) or not self._is_usable(there, asking):
+        # Without a reservation it can still be changed.
+        given = read_admission(there) if has_reservation(there) else None
+        is_usable = given is None or _still_fits(there, asking, given)
+        if is_true(there.status, FINISHED) or not is_usable:
             # Nothing is asked with it any more: another one is made when this one is gone, and its pods too.
             if is_idle(run):
                 self._cache.delete(there, now_s)
@@ -195,12 +198,6 @@ class KueueAdmissionGate:
                 self._release(there, now_s)
             return False
         return is_done
-
-    def _is_usable(self, there: KueueObject, asking: WorkloadRequest) -> bool:
-        if not has_reservation(there):
-            return True  # it can still be changed
-        given = read_admission(there)
-        return given is None or _still_fits(there, asking, given)
 
     def _follow_wish(self, there: KueueObject, asking: WorkloadRequest, now_s: float) -> bool:
         """A job that its user has suspended is not active; who else made it so is left alone."""

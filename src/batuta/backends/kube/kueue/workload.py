@@ -1,7 +1,4 @@
-"""A job as a Kueue Workload: the pods that it requests, the admission that it has, and its status.
-
-Pure: builds manifests from jobs, and reads decisions from Workloads.
-"""
+"""A job as a Kueue Workload, as pure functions: the pods that it requests, its admission, and its status."""
 
 from __future__ import annotations
 
