@@ -170,10 +170,6 @@ def pending_reason(workload: KueueObject | None) -> tuple[str, str]:
     return "WaitingForKueue", "Kueue has not looked at its Workload yet"
 
 
-def has_reservation(workload: KueueObject) -> bool:
-    return is_true(workload.status, RESERVED)
-
-
 def within(job: Job, given: AdmittedResources, flavors: Iterable[Mapping[str, Any]]) -> Job | None:
     """The job with what was given to it: its size, the nodes of its flavors. None if that is too little."""
     most = given.replicas * job.replica_size
