@@ -1,7 +1,4 @@
-"""Pod affinity and spread: selectors and terms as frozen values, and counts of matching pods per node.
-
-Counts are kept only for filters that a plugin has asked for.
-"""
+"""Pod affinity and spread: selectors and terms as frozen values, and counts of matching pods per node."""
 
 from __future__ import annotations
 
@@ -183,7 +180,7 @@ class CountedPod(NamedTuple):
 
 
 class AffinityCounts:
-    """How many pods of each node match each filter, and how many have each anti-affinity term."""
+    """How many pods of each node match each filter that a plugin asked for, and have each anti-affinity term."""
 
     def __init__(self) -> None:
         self.version = 0

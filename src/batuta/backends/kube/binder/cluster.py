@@ -1,7 +1,4 @@
-"""The binder's state of the cluster: nodes as columns, and what the pods assigned to them hold.
-
-Change logs tell each reader which rows have changed since it last read them.
-"""
+"""The binder's state of the cluster: nodes as columns, and what the pods assigned to them hold."""
 
 from __future__ import annotations
 
@@ -192,7 +189,6 @@ class Cluster:
         self._read_topology(name)
 
     def namespace_set(self, name: str, labels: Mapping[str, str]) -> None:
-        """A namespace's labels, which affinity terms may ask for."""
         if self._namespaces.get(name) != labels:
             self._namespaces[name] = labels
             self.affinity_counts.forget_filters()

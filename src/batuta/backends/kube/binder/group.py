@@ -95,7 +95,6 @@ class Refusal:
 
     @property
     def message(self) -> str:
-        """One line with numbers, for an event or a condition."""
         if self.by_node:
             return "; ".join(f"node {node}: {no}" for node, no in self.by_node.items())
         if not self.pod:

@@ -1,7 +1,4 @@
-"""Fit and score of all nodes for one need: computed once, then updated where nodes have changed.
-
-A cache keeps one `NodeScores` per need and evicts the least recently used.
-"""
+"""Fit and score of all nodes for one need: computed once, then updated where nodes have changed."""
 
 from __future__ import annotations
 
@@ -155,7 +152,7 @@ class NodeScores:
 
 
 class NodeScoresCache:
-    """Finds the view for a pod."""
+    """Finds the view for a pod, and drops the least recently used one."""
 
     def __init__(self, cluster: Cluster, profile: Profile) -> None:
         self._cluster = cluster

@@ -210,7 +210,6 @@ async def find_access(
 
 
 def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> Access:
-    """The way from a pod to its own cluster, as its service account."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise AccessError("this is not a pod: KUBERNETES_SERVICE_HOST is not set")
@@ -227,19 +226,21 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
 
 
 async def from_kubeconfig(paths: list[Path], context: str | None = None) -> Access:
-    """The way that one context of these files describes."""
     chosen = select_context(paths, context)
     cluster = chosen.cluster.part
     server = str(cluster["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise AccessError(f"{chosen}: the server should be a URL that begins with https://")
+    user = chosen.user.part
+    if user.get("as-groups") or user.get("as-user-extra"):
+        raise AccessError("as-groups and as-user-extra in a kubeconfig are not supported; `as` alone is")
     tls = _tls(chosen) if server.startswith("https://") else None
     access = Access(
         server=server,
         ssl=tls,
         credentials=_credentials(chosen, tls),
         namespace=chosen.namespace,
-        headers=_impersonation(chosen.user.part),
+        headers={"Impersonate-User": str(user["as"])} if user.get("as") else {},
         proxy=cluster.get("proxy-url"),
         tls_server_name=cluster.get("tls-server-name"),
         source=str(chosen),
@@ -285,12 +286,6 @@ def _credentials(chosen: SelectedContext, tls: ssl.SSLContext | None) -> Credent
         pair = f"{user['username']}:{user['password']}".encode()
         return FixedCredentials(f"Basic {base64.b64encode(pair).decode()}")
     return FixedCredentials()
-
-
-def _impersonation(user: dict[str, Any]) -> dict[str, str]:
-    if user.get("as-groups") or user.get("as-user-extra"):
-        raise AccessError("as-groups and as-user-extra in a kubeconfig are not supported; `as` alone is")
-    return {"Impersonate-User": str(user["as"])} if user.get("as") else {}
 
 
 def _data(entry: NamedEntry, name: str) -> bytes | None:

@@ -1,7 +1,4 @@
-"""The verbs of the Kubernetes API: reads return structs, writes take plain data.
-
-With the parameters of requests (query, patch type) and discovery of API groups.
-"""
+"""The verbs of the Kubernetes API: reads return structs, writes take plain data."""
 
 from __future__ import annotations
 
@@ -214,13 +211,7 @@ class Api:
         return _decoded(kind, await self.transport.request("create", "POST", path, _encode(body)))
 
     async def apply(
-        self,
-        kind: Kind[T],
-        body: Mapping[str, Any],
-        *,
-        manager: str = "",
-        force: bool = False,
-        subresource: str = "",
+        self, kind: Kind[T], body: Mapping[str, Any], *, manager: str = "", force: bool = False, subresource: str = ""
     ) -> T:
         """Sees to it that an object has these fields (server-side apply), creating it where it is not there.
 

@@ -10,11 +10,12 @@ import asyncio
 import base64
 import json
 import logging
+import math
 import ssl
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -80,16 +81,16 @@ class IssuedToken:
     """Seconds since the epoch; None: it does not say."""
 
 
+@dataclass(slots=True, eq=False)
 class RefreshingToken:
     """Credentials that are fetched again shortly before they expire, or when the API server refuses them."""
 
-    def __init__(self, fetch: Callable[[], Awaitable[IssuedToken]]) -> None:
-        self._fetch = fetch
-        self._grant: IssuedToken | None = None
-        self._renew_at_s: float | None = None
-        self._refused = False
-        self._fetched_at_s = -_LEAST_BETWEEN_S
-        self._lock = asyncio.Lock()
+    _fetch: Callable[[], Awaitable[IssuedToken]]
+    _grant: IssuedToken | None = None
+    _renew_at_s: float = math.inf
+    _refused: bool = False
+    _fetched_at_s: float = -_LEAST_BETWEEN_S
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def authorization(self) -> str:
         if self._due():
@@ -106,8 +107,8 @@ class RefreshingToken:
     def _due(self) -> bool:
         if self._grant is None:
             return True
-        soon = self._renew_at_s is not None and time.time() >= self._renew_at_s
-        return (soon or self._refused) and time.monotonic() - self._fetched_at_s >= _LEAST_BETWEEN_S
+        is_stale = time.time() >= self._renew_at_s or self._refused
+        return is_stale and time.monotonic() - self._fetched_at_s >= _LEAST_BETWEEN_S
 
     async def _renew(self) -> None:
         self._fetched_at_s = time.monotonic()
@@ -118,8 +119,7 @@ class RefreshingToken:
                 raise Unauthorized(str(error), status=401, reason="Unauthorized") from error
             _log.warning("%s; keeping the credentials that we have", error)
             return
-        self._grant, self._refused = grant, False
-        self._renew_at_s = None
+        self._grant, self._refused, self._renew_at_s = grant, False, math.inf
         if grant.expires_at_s is not None:
             left_s = max(0.0, grant.expires_at_s - time.time())
             self._renew_at_s = grant.expires_at_s - min(_MARGIN_S, left_s / 5.0)

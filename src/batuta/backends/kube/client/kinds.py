@@ -1,7 +1,4 @@
-"""Kinds of objects: their paths in the API, and the structs that they are decoded into.
-
-Objects that cannot be decoded are left out, and logged once each.
-"""
+"""Kinds of objects: their paths in the API, and the structs that they are decoded into."""
 
 from __future__ import annotations
 
@@ -156,7 +153,7 @@ class _Named(msgspec.Struct):
 
 
 class MalformedObjects:
-    """Decodes objects one by one, and leaves out those that it cannot."""
+    """Decodes objects one by one; those that cannot be decoded are left out, and logged once each."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()

@@ -126,7 +126,6 @@ class NodeHealth(msgspec.Struct, kw_only=True):
 
 
 def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
-    """What a node says of its health; what cannot be read says nothing."""
     return objects.decode_annotation(annotations.get(names.HEALTH, ""), NodeHealth, NodeHealth())
 
 

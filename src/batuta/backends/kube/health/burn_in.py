@@ -18,6 +18,7 @@ from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.health.taints import PREFIX
 from batuta.backends.kube.operator.nodes import count
 from batuta.backends.kube.operator.workqueue import AskFn, delete_object
 from batuta.core.cluster import NodeName
@@ -176,8 +177,7 @@ class BurnInController:
             again = outcome_of(pod)[0] is Outcome.AGAIN
             if (mark not in wanted or again) and not pod.metadata.deletion_timestamp:
                 meta = pod.metadata
-                do = partial(delete_object, POD, meta)
-                self._ask(f"health//delete/{meta.uid}", do, now_s)
+                self._ask(f"{PREFIX}delete/{meta.uid}", partial(delete_object, POD, meta), now_s)
         for mark, attempt in wanted.items():
             if mark not in self._pods:
                 self._begin(attempt, now_s)
@@ -197,7 +197,7 @@ class BurnInController:
         resource = next((name for name in self._gpu_resources if count(allocatable, name)), "")
         gpus = count(allocatable, resource) if resource else len(gpus_of_node(node))
         body = burn_in_pod(self._options, attempt, resource, gpus)
-        self._ask(f"health//burn-in/{attempt.mark}", partial(_create, body), now_s)
+        self._ask(f"{PREFIX}burn-in/{attempt.mark}", partial(_create, body), now_s)
 
     def _in_use(self, target: Target) -> bool:
         """Whether other pods use the GPUs that would be tested: they stay where they are."""

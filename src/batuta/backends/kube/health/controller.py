@@ -38,7 +38,7 @@ from batuta.backends.kube.health.state import (
     save_state,
     to_text,
 )
-from batuta.backends.kube.health.taints import NodeMarker
+from batuta.backends.kube.health.taints import PREFIX, NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
 from batuta.backends.kube.operator.workqueue import AskFn, Changed, Written, build_event, create_event
@@ -61,8 +61,7 @@ _MOST_PODS: Final = 4
 """Remembered of a start: a restart ends them all."""
 _LATEST_S: Final = 600.0
 """A restart that was not to be had for so long is none any more."""
-_OWN: Final = "health//"
-_SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
+_SAVE, _LOAD = f"{PREFIX}save", f"{PREFIX}load"
 _LOOK_AGAIN_S: Final = 30.0
 """While anything is out of service."""
 EXCUSE_WITHIN_S: Final = 4.0
@@ -108,7 +107,7 @@ class HealthEventRecorder:
 
     def _event(self, about: Mapping[str, str], reason: str, note: str, kind: str, now_s: float) -> None:
         event = build_event(about, reason, note, now_s, kind, said=f"{reason} {note}")
-        self._ask(f"health//event/{event['metadata']['name']}", partial(create_event, event), now_s)
+        self._ask(f"{PREFIX}event/{event['metadata']['name']}", partial(create_event, event), now_s)
 
 
 def _said(record: Record) -> tuple[State, bool, str]:
@@ -220,7 +219,7 @@ class HealthController:
         self._report_reader = NodeReportReader(jobs_on_nodes, gpu_resources, options.pool_label, self._count)
         self._events = HealthEventRecorder(context.writes.ask, context.say, self.memory.book.records)
         self._evictor = JobEvictor(jobs_on_nodes, context.say, self._events)
-        self._marker = NodeMarker(observed.nodes, context.writes.ask, _OWN)
+        self._marker = NodeMarker(observed.nodes, context.writes.ask)
         self._termination_messages = TerminationMessages(jobs_on_nodes, self._count)
         self._burn_ins = BurnInController(
             options.burn_in, gpu_resources, observed.nodes, self._guests, context.writes.ask
@@ -260,8 +259,8 @@ class HealthController:
 
     def heard(self, written: Written, now_s: float) -> None:
         """What was to be stored is, or not; whatever else failed is asked for again when it may be."""
-        if written.error is not None and written.key.startswith(_OWN):
-            _log.warning("%s: %s", written.key.removeprefix(_OWN), written.error)
+        if written.error is not None and written.key.startswith(PREFIX):
+            _log.warning("%s: %s", written.key.removeprefix(PREFIX), written.error)
         if written.key == _SAVE:
             self._is_waiting = False
             if written.error is None:
@@ -318,7 +317,6 @@ class HealthController:
         self._act(now_s)
 
     def _hears(self, now_s: float) -> bool:
-        """Takes in all that is new; whether anything may have changed."""
         self._now_s = now_s
         memory, has_news = self.memory, self._has_news or now_s >= self._tick_s
         orders: list[Order] = []

@@ -235,7 +235,6 @@ def _ill_on(book: HealthStateMachine, node: NodeName) -> list[Target]:
 
 
 def adopt(memory: HealthState, node: objects.Node) -> None:
-    """Adopts the health in a node's annotations when no stored state exists."""
     for gpu, record in records_on(node.metadata.annotations).items():
         if not record.state.is_in_service:
             memory.book.records.setdefault(Target(node.metadata.name, gpu), record)
@@ -251,7 +250,6 @@ class TerminationMessages:
     _failed: list[objects.Pod] = field(default_factory=list)
 
     def see(self, pod: objects.Pod) -> bool:
-        """A pod has come or changed; whether it has something to say."""
         speaks = pod.status.phase == "Failed" and bool(pod.spec.node_name) and bool(termination_message(pod))
         if speaks:
             self._failed.append(pod)

@@ -39,6 +39,8 @@ TAINT: Final = "a taint that is not Batuta's"
 _UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
 MANAGER: Final = "batuta-health"
+PREFIX: Final = "health//"
+"""Of the keys of writes that health asks for."""
 _TRIES: Final = 4
 AGAIN_S: Final = 2.0
 """After this, what was written and is not seen is written again."""
@@ -279,7 +281,6 @@ class NodeMarker:
 
     _nodes: Mapping[str, objects.Node]
     _ask: AskFn
-    _prefix: str
     _doubtful: set[NodeName] = field(default_factory=set)
     """Nodes that may look otherwise than they shall."""
     _asked: dict[NodeName, tuple[NodeMarks, float]] = field(default_factory=dict)
@@ -319,6 +320,6 @@ class NodeMarker:
         if before == marks and now_s < asked_s + AGAIN_S:
             return False  # it was written, and is not seen yet
         do = partial(mark_node, node=name, marks=marks, drop=drop)
-        if self._ask(f"{self._prefix}mark/{name}", do, now_s):
+        if self._ask(f"{PREFIX}mark/{name}", do, now_s):
             self._asked[name] = marks, now_s
         return False

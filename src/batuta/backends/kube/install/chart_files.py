@@ -42,7 +42,6 @@ def values_table() -> str:
 
 
 def readme_with_table(text: str) -> str:
-    """A README whose part between the marks is the table as it is now."""
     head, _, rest = text.partition(BEGIN)
     return f"{head}{BEGIN}\n{values_table()}\n{END}{rest.partition(END)[2]}"
 

@@ -1,7 +1,4 @@
-"""The objects of one installation as text, or applied by kubectl.
-
-Text is YAML documents, a JSON list, or the commands that remove the objects again.
-"""
+"""The objects of one installation as text, or applied by kubectl."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ values.yaml, values.schema.json and the table in the chart's README are made fro
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
@@ -29,6 +29,7 @@ NonEmpty: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 Strings: TypeAlias = dict[str, str]
 Raw: TypeAlias = dict[str, Any]
+ANY_TAINT: Final[list[Raw]] = [{"operator": "Exists"}]
 
 
 def _check_amount(amount: str | int | float) -> str | int | float:
@@ -93,7 +94,7 @@ class Agent(Settings):
     node_selector: Strings = Field(
         default={"nvidia.com/gpu.present": "true"}, description="labels of the nodes that have an agent"
     )
-    tolerations: list[Raw] = Field(default=[{"operator": "Exists"}], description="tolerations of the agents")
+    tolerations: list[Raw] = Field(default=ANY_TAINT, description="tolerations of the agents")
     priority_class_name: OptionalName = Field(default="", description="priority class of the agents")
     resources: Resources = Field(default=_resources("20m", "96Mi", "256Mi"), description="what an agent asks for")
 
@@ -129,9 +130,7 @@ class DevicePlugin(Settings):
     node_selector: Strings = Field(
         default={"batuta.dev/gpu-sharing": "true"}, description="labels of the nodes that share their GPUs"
     )
-    tolerations: list[Raw] = Field(
-        default=[{"operator": "Exists"}], description="tolerations of its pods: by default any taint"
-    )
+    tolerations: list[Raw] = Field(default=ANY_TAINT, description="tolerations of its pods: by default any taint")
     resources: Resources = Field(
         default=_resources("10m", "64Mi", "256Mi"), description="what each of its pods asks for"
     )
@@ -179,9 +178,7 @@ class LogCollector(Settings):
     )
     image: CollectorImage = Field(default=CollectorImage(), description="the collector's image")
     node_selector: Strings = Field(default={}, description="labels of the nodes that have a collector")
-    tolerations: list[Raw] = Field(
-        default=[{"operator": "Exists"}], description="tolerations of the collectors: by default any taint"
-    )
+    tolerations: list[Raw] = Field(default=ANY_TAINT, description="tolerations of the collectors: by default any taint")
     priority_class_name: OptionalName = Field(default="", description="priority class of the collectors")
     resources: Resources = Field(default=_resources("20m", "128Mi", "512Mi"), description="what a collector asks for")
 

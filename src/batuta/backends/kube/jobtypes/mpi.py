@@ -162,7 +162,6 @@ class ElasticHorovod(JobType):
 
 
 def _running(job: UnifiedJob, run: Run, pods: Sequence[Pod]) -> list[str]:
-    """The hosts that stay and can be reached, by replica."""
     reachable = [pod for pod in members(pods, run) if is_ready(pod) and not pod.metadata.deletion_timestamp]
     found = {index: pod.metadata.name for pod in reachable if (index := replica_by_label(pod)) is not None}
     return [host_of(job, found[index]) for index in sorted(found) if index < run.target]

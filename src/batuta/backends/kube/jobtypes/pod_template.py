@@ -66,7 +66,6 @@ def host_list(job: UnifiedJob, count: int) -> str:
 
 
 def run_env(job: UnifiedJob, run: Run) -> dict[str, str]:
-    """What all replicas of a run have alike."""
     meta, replicas = job.metadata, job.spec.replica_spec
     count, master = str(run.target), host_of(job, member_name(job, 0))
     return {

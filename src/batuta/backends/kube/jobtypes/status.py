@@ -32,7 +32,6 @@ def is_ready(pod: Pod) -> bool:
 
 
 def counts(pods: Sequence[Pod]) -> tuple[int, int]:
-    """How many are there and not over, and how many of these are ready."""
     alive = [pod for pod in pods if pod.status.phase not in OVER and not pod.metadata.deletion_timestamp]
     return len(alive), sum(map(is_ready, alive))
 
@@ -127,5 +126,4 @@ def ending(batch: Batch) -> tuple[Outcome, str] | None:
 
 
 def is_suspended(batch: Batch) -> bool:
-    """Whether it has been told to have no pods."""
     return bool(batch.spec.get("suspend"))

@@ -29,7 +29,6 @@ from batuta.backends.kube.kueue.workload import (
     RESERVED,
     AdmittedResources,
     WorkloadRequest,
-    has_reservation,
     owner_reference,
     pending_reason,
     read_admission,
@@ -181,25 +180,22 @@ class KueueAdmissionGate:
             self._cache.delete(there, now_s)
 
     def _keep(self, run: UnifiedJobReconciler, there: KueueObject, asking: WorkloadRequest, now_s: float) -> bool:
-        if is_true(there.status, FINISHED) or not self._is_usable(there, asking):
+        is_reserved = is_true(there.status, RESERVED)
+        given = read_admission(there) if is_reserved else None  # without a reservation it can still be changed
+        is_usable = given is None or _still_fits(there, asking, given)
+        if is_true(there.status, FINISHED) or not is_usable:
             # Nothing is asked with it any more: another one is made when this one is gone, and its pods too.
             if is_idle(run):
                 self._cache.delete(there, now_s)
             return False
         is_done = self._follow_wish(there, asking, now_s)
-        if not has_reservation(there):
+        if not is_reserved:
             return self._cache.bring(asking, now_s) is not None and is_done
         if is_true(there.status, EVICTED):
             if is_idle(run):
                 self._release(there, now_s)
             return False
         return is_done
-
-    def _is_usable(self, there: KueueObject, asking: WorkloadRequest) -> bool:
-        if not has_reservation(there):
-            return True  # it can still be changed
-        given = read_admission(there)
-        return given is None or _still_fits(there, asking, given)
 
     def _follow_wish(self, there: KueueObject, asking: WorkloadRequest, now_s: float) -> bool:
         """A job that its user has suspended is not active; who else made it so is left alone."""

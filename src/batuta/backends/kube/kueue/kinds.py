@@ -29,7 +29,6 @@ class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
     description: str = ""
 
     def plain(self, kind: Kind[Any]) -> dict[str, Any]:
-        """As it stands in a file. `kind` is what it was listed as."""
         meta = {"name": self.metadata.name}
         if kind.namespaced:
             meta["namespace"] = self.metadata.namespace

@@ -65,7 +65,6 @@ def _status(pending: int, running: int, by_flavor: Mapping[str, list[dict[str, s
 
 
 def cluster_queue_condition(use: QueueUse) -> ConditionUpdate:
-    """Whether a cluster queue starts jobs, and if not, why."""
     if use.queue.stop is not StopPolicy.NONE:
         return ConditionUpdate(ACTIVE, False, "Stopped", "Can't admit new workloads: is stopped")
     if use.misconfigured:
@@ -85,7 +84,6 @@ def local_queue_condition(door: LocalQueue, queue: QueueUse | None) -> Condition
 
 
 def usage_by_local_queue(jobs: Iterable[JobUse]) -> dict[LocalQueueKey, Counter[tuple[str, str]]]:
-    """What the jobs of each local queue use, by flavor and resource."""
     found: dict[LocalQueueKey, Counter[tuple[str, str]]] = {}
     for one in jobs:
         if one.gpus:
@@ -115,7 +113,6 @@ class QueueStatusController:
     _due_s: float = math.inf
 
     def doubt(self) -> None:
-        """Something has been decided: more or less may be used now."""
         self._is_stale = True
 
     def _measure(self) -> None:

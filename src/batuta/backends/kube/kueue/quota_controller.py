@@ -1,7 +1,4 @@
-"""Read quota from Kueue's objects, or from a ConfigMap where they are not installed, and tell the World.
-
-Objects that cannot be used get a Warning event, which `kubectl describe` shows.
-"""
+"""Read quota from Kueue's objects, or from a ConfigMap where they are not installed, and tell the World."""
 
 from __future__ import annotations
 
@@ -46,13 +43,12 @@ class ObjectFault(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaEventRecorder:
-    """Tells each fault once, until it is another one."""
+    """Tells each fault once, until it is another one: as a Warning, which `kubectl describe` shows."""
 
     _ask: AskFn
     _told: dict[str, str] = field(default_factory=dict)
 
     def tell(self, faults: Mapping[str, ObjectFault], now_s: float) -> None:
-        """These are all faults that there are now, by uid of the object."""
         self._told = {uid: said for uid, said in self._told.items() if uid in faults}
         new = [one for uid, one in faults.items() if self._told.get(uid) != one.sentence]
         for fault in new[:_MOST]:
@@ -199,7 +195,6 @@ def read_queue_files(config_map: ConfigMap | None, base: Quota, last: Quota) -> 
 
 
 def quota_from_config(queues: list[dict[str, Any]]) -> Quota:
-    """Queues as the operator's configuration has them, in the short form."""
     import yaml
 
     if not queues:

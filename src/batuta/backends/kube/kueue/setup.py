@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -74,21 +73,16 @@ class QuotaObserver(Observer):
 
 
 def measure_usage(world: World) -> tuple[QuotaUse, dict[LocalQueueKey, Counter[tuple[str, str]]]]:
-    jobs = list(_uses(world))
-    return measure(world.quota, jobs), usage_by_local_queue(jobs)
-
-
-def _uses(world: World) -> Iterator[JobUse]:
-    jobs, gpus = world.jobs, world.jobs.held
-    for row, job in enumerate(jobs.jobs):
-        has = jobs.placements[row] is not None
-        is_wanted = jobs.wish_of(row) is DesiredState.RUN
+    table, uses = world.jobs, []
+    for row, job in enumerate(table.jobs):
+        has = table.placements[row] is not None
+        is_wanted = table.wish_of(row) is DesiredState.RUN
         flavors = world.flavors.get(job.id, ()) if has else ()
-        yield JobUse(job, int(gpus[row]), not has, not has and not is_wanted, flavors)
+        uses.append(JobUse(job, int(table.held[row]), not has, not has and not is_wanted, flavors))
+    return measure(world.quota, uses), usage_by_local_queue(uses)
 
 
 def watched_kinds(config: OperatorConfig) -> tuple[Kind[Any], ...]:
-    """The kinds of Kueue that the operator needs to see."""
     if config.admission is Admission.KUEUE:
         return kinds.RESOURCE_FLAVOR, kinds.WORKLOAD_PRIORITY_CLASS, kinds.WORKLOAD
     if not config.kueue.read_quota:
@@ -140,7 +134,6 @@ def set_up_quota(
 
 
 def _tolerations(world: World, job: JobId) -> tuple[dict[str, Any], ...]:
-    """What the flavors that a job uses let its pods tolerate."""
     named = sorted({flavor for _, flavor in world.flavors.get(job, ())})
     flavors = [world.quota.flavor_of[flavor] for flavor in named if flavor in world.quota.flavor_of]
     tolerations = (asdict(one) for flavor in flavors for one in flavor.tolerations)

@@ -1,7 +1,4 @@
-"""A job as a Kueue Workload: the pods that it requests, the admission that it has, and its status.
-
-Pure: builds manifests from jobs, and reads decisions from Workloads.
-"""
+"""A job as a Kueue Workload, as pure functions: the pods that it requests, its admission, and its status."""
 
 from __future__ import annotations
 
@@ -171,10 +168,6 @@ def pending_reason(workload: KueueObject | None) -> tuple[str, str]:
         if said.get("status") == meant:
             return str(said.get("reason") or "Pending"), f"Kueue: {said.get('message') or 'it waits'}"
     return "WaitingForKueue", "Kueue has not looked at its Workload yet"
-
-
-def has_reservation(workload: KueueObject) -> bool:
-    return is_true(workload.status, RESERVED)
 
 
 def within(job: Job, given: AdmittedResources, flavors: Iterable[Mapping[str, Any]]) -> Job | None:

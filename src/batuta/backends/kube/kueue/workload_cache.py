@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,18 +26,18 @@ PER_S, BURST = 50.0, 200.0
 """So many writes a second in the long run, and at once: showing jobs must not slow down binding them."""
 
 
+@dataclass(slots=True, eq=False)
 class WorkloadCache:
     """What the API server shows of Workloads, and what was sent to it."""
 
-    def __init__(self, ask: AskFn, rate: RateLimit | None = None) -> None:
-        self.is_served = False
-        self.shown: dict[str, KueueObject] = {}
-        self._kind: Kind[KueueObject] = WORKLOAD
-        self._ask = ask
-        self._rate = rate or RateLimit(PER_S, BURST)
-        self._sent: dict[str, tuple[Any, float]] = {}
-        """What was written last, by its meaning, and when."""
-        self._is_late = False
+    _ask: AskFn
+    _rate: RateLimit = field(default_factory=lambda: RateLimit(PER_S, BURST))
+    is_served: bool = False
+    shown: dict[str, KueueObject] = field(default_factory=dict)
+    _kind: Kind[KueueObject] = WORKLOAD
+    _sent: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    """What was written last, by its meaning, and when."""
+    _is_late: bool = False
 
     def take(self, changed: Changed) -> list[str]:
         """The keys of those that have changed."""
@@ -122,7 +122,6 @@ async def _apply(kind: Kind[KueueObject], body: Mapping[str, Any], api: Api) -> 
 async def patch_object(
     kind: Kind[KueueObject], name: str, namespace: str, body: Mapping[str, Any], subresource: str, api: Api
 ) -> None:
-    """Changes an object, unless it is gone."""
     with suppress(NotFound):
         await api.patch(kind, name, body, namespace, subresource=subresource)
 

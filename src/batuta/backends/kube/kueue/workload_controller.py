@@ -67,7 +67,6 @@ class WorkloadController:
     _job_of: dict[str, JobId] = field(default_factory=dict)
     _pending: dict[JobId, None] = field(default_factory=dict)
     _later: dict[JobId, float] = field(default_factory=dict)
-    """When other numbers may be written."""
     _due_s: float = math.inf
 
     def note(self, standing: WorkloadState) -> None:

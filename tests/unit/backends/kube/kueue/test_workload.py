@@ -38,9 +38,9 @@ class Post:
         return True
 
 
-def book_and_post(pace=None):
+def book_and_post(*rate):
     post = Post()
-    book = WorkloadCache(post.ask, pace)
+    book = WorkloadCache(post.ask, *rate)
     book.take(Changed(kinds.WORKLOAD, (), kinds.VERSION))
     return book, post
 

@@ -1,7 +1,4 @@
-"""resources and host_ports: a node must have free what the pod requests, and the host ports that it opens.
-
-The score fills up full nodes first, or empty ones, as configured.
-"""
+"""resources and host_ports: a node must have free what the pod requests, and the host ports that it opens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""taints and unschedulable: a pod goes only to nodes whose taints and cordon it tolerates.
-
-Taints with the effect PreferNoSchedule lower the score.
-"""
+"""taints and unschedulable: a pod goes only to nodes whose taints and cordon it tolerates."""
 
 from __future__ import annotations
 
