@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -227,9 +227,14 @@ def broken(rules: Sequence[Rule], value: Resource[Any, Any]) -> list[str]:
 
 def _at(value: Any, path: str) -> Any:
     """The part of an object at a place of its schema; None where it has none."""
-    for key in filter(None, path.split(".")):
-        value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key), None)
+    for name in _attributes(path):
+        value = getattr(value, name, None)
     return value
+
+
+@cache
+def _attributes(path: str) -> tuple[str, ...]:
+    return tuple(re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key) for key in path.split(".") if key)
 
 
 def doc(description: str, **constraints: Any) -> Meta:

@@ -366,14 +366,14 @@ def build_conditions(
     now_s: float,
 ) -> list[dict[str, Any]]:
     """The conditions of an object that had others before; one that is as it was keeps its time."""
-    since = {(one.type, one.status): one.last_transition_time for one in before}
+    now, since = time_text(now_s), {(one.type, one.status): one.last_transition_time for one in before}
     return [
         {
             "type": kind,
             "status": str(truth),
             "reason": reasons[kind] or "Unknown",
             "message": message[:1024],
-            "lastTransitionTime": since.get((kind, str(truth)), time_text(now_s)),
+            "lastTransitionTime": since.get((kind, str(truth)), now),
             "observedGeneration": generation,
         }
         for kind, truth in truths.items()

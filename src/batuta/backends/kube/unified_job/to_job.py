@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -47,12 +47,6 @@ class Faults:
     """Why a UnifiedJob cannot be scheduled: sentences with the field and the fix."""
 
     sentences: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "; ".join(self.sentences)
-
-
-Converted: TypeAlias = Job | Faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ def settle_size(
     return settle(job, chosen, for_good=job.checkpoint_interval_s == NEVER_S), chosen
 
 
-def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
+def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Job | Faults:
     """The job, or everything that is wrong with it. `priorities` has each PriorityClass's number."""
     spec = job.spec
     pod = spec.replica_spec.pod
