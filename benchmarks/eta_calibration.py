@@ -24,11 +24,10 @@ from batuta.backends.sim.forecast.forecast import (
     Forecast,
     ForecastInput,
     ProfileSource,
-    duration_estimates,
     projections_of,
     summarise,
 )
-from batuta.backends.sim.forecast.projection import NO_EVENTS, ExternalEvents
+from batuta.backends.sim.forecast.projection import NO_EVENTS, ExternalEvents, fork_at
 from batuta.backends.sim.forecast.sampling import (
     Effort,
     Sampler,
@@ -163,7 +162,8 @@ def _ask_corrected(forks: Sequence[World], end_s: dict[JobId, float], run: str, 
 def _forecast(world: World, seed: int, external: Callable[[World, Sampler, int], ExternalEvents]) -> Forecast:
     book = ProfileSource(lambda: profile_for(POLICY, freeze=False), Cadence(round_s=ROUND_S))
     draws = Sampler(EFFORT.runs, seed=seed)
-    known = duration_estimates(world, world.now_s, partial(_lengths, _seen(world)))
+    then, seen = fork_at(world, world.now_s), _seen(world)
+    known = {job: _lengths(seen, then, job) for job in then.jobs.ids}
     inputs = ForecastInput(world, world.now_s, known, draws, EFFORT, external=partial(external, world, draws))
     return summarise(inputs, projections_of(inputs, book))
 

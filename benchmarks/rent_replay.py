@@ -100,11 +100,12 @@ def show_lengths(folder: Path) -> None:
     rows = []
     for load in LOADS:
         mine = [replay(folder, load, number, "history", lengths="0.2-1") for number in WORKLOADS]
-        registry.BUILT_IN["rent"] = lambda: Rent(by_rank=False)
+        usual = registry.BUILT_IN["rent"]
+        registry.BUILT_IN["rent"] = (lambda: Rent(by_rank=False), "")
         try:
             even = [replay(folder, load, number, "history", lengths="0.2-1") for number in WORKLOADS]
         finally:
-            registry.BUILT_IN["rent"] = Rent
+            registry.BUILT_IN["rent"] = usual
         ratio = sum(map(_jct_s, mine)) / sum(map(_jct_s, even))
         worst = max(job.fairness for run in mine for job in run.jobs)
         rows.append((load, times(ratio, EQUAL_BAR), times(worst, FAIR_BAR)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batuta.backends.local.addresses import PortReservations, node_addresses
+from batuta.backends.local.addresses import PortReservations, node_address
 from batuta.spec.progress import ProgressReport, parse_line
 from batuta.spec.replica_env import ReplicaContext, build_run_env
 from batuta.spec.task import Task
@@ -116,14 +116,14 @@ class ElasticJob:
         control, checkpoints = folder / "control", self.home / "checkpoints"
         for made in (control, checkpoints):
             made.mkdir(parents=True, exist_ok=True)
-        port = self.ports.reserve(self.job_id)[0]
+        port = self.ports.reserve(self.job_id)
         run = Run([], control, folder / "progress.jsonl", [folder / f"{rank}.log" for rank in range(size)])
         self.runs.append(run)
         for rank in range(size):
             place = ReplicaContext(
                 job_id=self.job_id,
                 rank=rank,
-                node_ips=tuple(node_addresses(range(size))),
+                node_ips=tuple(map(node_address, range(size))),
                 gpus=tuple(range(rank * task.gpus_per_node, (rank + 1) * task.gpus_per_node)),
                 master_port=port,
                 checkpoint_dir=str(checkpoints),

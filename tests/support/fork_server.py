@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def _take_requests() -> Callable[[], None] | None:
         if "look" in asked:
             answer: dict[str, Any] = {"code": _look(asked["look"], alive)}
         elif (pid := os.fork()) == 0:
-            return lambda asked=asked: _serve(asked) if "start" in asked else _run(asked)
+            return partial(_serve if "start" in asked else _run, asked)
         else:
             alive.add(pid)
             answer = {"pid": pid}

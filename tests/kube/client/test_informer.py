@@ -11,8 +11,8 @@ import pytest
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.informer import Change, Informer, WatchTiming, newer
-from batuta.backends.kube.client.kinds import CONFIG_MAP, POD, Kind
-from batuta.backends.kube.objects import Batch, Meta
+from batuta.backends.kube.client.kinds import CONFIG_MAP, POD, ConfigMap, Kind
+from batuta.backends.kube.objects import Meta
 from tests.kube.client.stories import Heard, config_map, pod, running, tell, until
 from tests.support.kube.control_plane import ControlPlane
 
@@ -111,7 +111,7 @@ def test_a_slow_listener_misses_nothing(cluster: ControlPlane, namespace: str) -
     async def story(api: Api) -> None:
         heard = Heard()
 
-        def slow(changes: Sequence[Change[Batch]]) -> None:
+        def slow(changes: Sequence[Change[ConfigMap]]) -> None:
             time.sleep(0.1)
             heard(changes)
 
@@ -190,7 +190,7 @@ def test_without_permission_it_says_so_asks_seldom_and_goes_on_once_it_has_it(
 
 
 def test_a_kind_that_the_server_does_not_have_is_not_found(cluster: ControlPlane) -> None:
-    unicorn = Kind("example.com", "v1", "unicorns", "Unicorn", Batch)
+    unicorn = Kind("example.com", "v1", "unicorns", "Unicorn", ConfigMap)
 
     async def story(api: Api) -> None:
         informer = Informer(api, unicorn, Heard())

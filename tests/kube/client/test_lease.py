@@ -153,8 +153,8 @@ def test_what_others_wrote_into_the_lease_stays(cluster: ControlPlane, namespace
         elector = LeaderElector(api, "leader", namespace, "one", timing=TIMING)
         async with running(elector.run()):
             await until(lambda: elector.leading, "a leader")
-        lease = await api.get(LEASE, "leader", namespace)
-        assert (lease.metadata.labels, lease.metadata.finalizers) == ({"team": "a"}, ["example.com/keep"])
+        kept = cluster.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/leader")["metadata"]
+        assert (kept["labels"], kept["finalizers"]) == ({"team": "a"}, ["example.com/keep"])
         await api.patch(LEASE, "leader", {"metadata": {"finalizers": None}}, namespace)
 
     tell(story, cluster.kubeconfig_path)

@@ -14,8 +14,9 @@ class Node:
         self.gpus: dict[int, Values] = {}
         self.texts: list[str] = []
 
-    async def publish(self, text: str) -> None:
+    async def publish(self, text: str) -> int:
         self.texts.append(text)
+        return 0
 
     def told(self, *looks: dict[int, Values]) -> list[dict[int, dict[Figure, int]]]:
         """What is written, one look after the other."""

@@ -18,7 +18,7 @@ PORTS = PortReservations()
 
 @pytest.fixture
 def port():
-    return PORTS.reserve("test")[0]
+    return PORTS.reserve("test")
 
 
 def each(workers: list[Worker], work: Callable[[ProcessGroup], Any], timeout_s: float = 20.0) -> list[Any]:
@@ -134,7 +134,7 @@ def test_a_port_that_is_taken_and_stays_so_is_named(port):
 
 
 def test_the_next_port_is_tried_where_there_is_a_choice(port):
-    other = PORTS.reserve("test")[0]
+    other = PORTS.reserve("test")
     ours = [replace(worker, ports=(port, other)) for worker in workers(2, port)]
     with socket.create_server(("127.0.0.1", port)) as silent:
         silent.listen()

@@ -134,7 +134,7 @@ def test_odd_names(journal):
         journal.append(JobStarted(1.0, name))
     journal.commit()
     for seq, name in enumerate(("\ud800", "\N{OWL}", "a\x00b", "x' OR '1'='1", ""), 1):
-        assert [(entry.seq, entry.event.job) for entry in events_of(journal, name)] == [(seq, name)]
+        assert [(entry.seq, entry.event) for entry in events_of(journal, name)] == [(seq, JobStarted(1.0, name))]
 
 
 def test_times_that_are_no_numbers(journal):

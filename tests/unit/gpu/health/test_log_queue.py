@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.health.kernel_log import Batch, Cursor
+from batuta.gpu.health.kernel_log import Batch, Cursor, KernelLog
 from batuta.gpu.health.log_queue import KernelLogQueue, QueueBusy
 
 REPO = Path(__file__).resolve().parents[4]
 XID = "kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid={}, name=python"
 
 
-class Scroll:
+class Scroll(KernelLog):
     """A log in memory; a cursor is how many lines were read."""
 
     def __init__(self) -> None:

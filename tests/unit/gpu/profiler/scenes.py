@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batuta.gpu.owners import Owner, ProcessWork
+from batuta.gpu.owners import Owner, Owners, ProcessWork
 from batuta.gpu.profiler.profiler import Profiler, Timing
 from batuta.gpu.profiler.sources import GpuSample, NodeSample, ProcessSample
 
@@ -28,7 +28,7 @@ def process(pid: int, busy: float | None = None, memory_mib: float = 500.0) -> P
 
 
 @dataclass
-class Node:
+class Node(Owners):
     """A node whose owners, samples and processes are what the test says."""
 
     owned: dict[int, Owner] = field(default_factory=dict)

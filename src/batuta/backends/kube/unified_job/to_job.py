@@ -25,7 +25,7 @@ from batuta.core.cluster import EVERYTHING, NodeTerm, Operator, Requirement
 from batuta.core.curve import linear_curve, power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, DesiredState, Job, JobKind, Share, SizeChoice, Spread, Topology
 from batuta.core.node_table import OFFERS_SHARES
-from batuta.prediction.initial_size import legal_sizes, settle
+from batuta.prediction.application_history import legal_sizes, settle
 from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
 
 DEFAULT_QUEUE: Final = Spec().queue_name
