@@ -24,8 +24,7 @@ from batuta.store.records import Role, Settings, Token, Tokens, hash_of
 
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-_FRESH_S = 2.0
-"""Tokens are read again after this; a change through the API is seen at once."""
+_FRESH_S = 2.0  # tokens are read again after this; a change through the API is seen at once
 COOKIE = "batuta_session"
 SESSION_S = 7 * 86_400.0
 CODE_S = 60.0

@@ -108,8 +108,7 @@ def schedule_metrics(snapshot: WorldSnapshot, watch: SchedulerCounters, now_s: f
     yield histogram("batuta_transition_seconds", steps, watch.events.step_times)
 
 
-_JOB_LABELS = ("job_id", "name")
-"""Not `job`: Prometheus has a label of that name, and would rename ours."""
+_JOB_LABELS = ("job_id", "name")  # not `job`: Prometheus has a label of that name, and would rename ours
 _PROGRESS_GAUGES = (
     ("batuta_job_samples_per_second", "Speed, as reported.", "samples_per_s"),
     ("batuta_job_step_seconds", "Time of a step, as reported.", "step_s"),
@@ -156,8 +155,7 @@ def _idle_jobs(snapshot: WorldSnapshot) -> Iterator[tuple[tuple[str, str], float
                 yield (job, snapshot.jobs[snapshot.rows[job]].name), dict(evidence)["idle_s"]
 
 
-MAX_NODE_SERIES = 2_000
-"""Nodes that have series of their own, in the order in which they came."""
+MAX_NODE_SERIES = 2_000  # nodes that have series of their own, in the order in which they came
 MAX_GPU_SERIES = 8_000
 NODE_STATES = ("ready", "cordoned", "lost")
 
@@ -214,10 +212,8 @@ def _placement(snapshot: WorldSnapshot) -> Iterator[Metric]:
 
 
 MAX_QUEUE_SERIES = 200
-MAX_QUOTA_SERIES = 2_000
-"""Of all queues together, and of all cohorts."""
-OTHERS = "_others"
-"""No queue can be called so."""
+MAX_QUOTA_SERIES = 2_000  # of all queues together, and of all cohorts
+OTHERS = "_others"  # no queue can be called so
 
 
 def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float | None = None) -> Iterator[Metric]:

@@ -52,10 +52,8 @@ class NoJobHistory:
 
 
 MAX_JOB_SERIES = 50
-USER_PRIORITY = 0
-"""As in Slurm, users may lower the priority of their jobs, and only an admin may raise it."""
-STATIC = Path(__file__).parent / "static"
-"""Where the dashboard is built into."""
+USER_PRIORITY = 0  # as in Slurm, users may lower the priority of their jobs, and only an admin may raise it
+STATIC = Path(__file__).parent / "static"  # where the dashboard is built into
 
 
 class JobFiles(Protocol):
@@ -96,8 +94,7 @@ class ServerDependencies:
     service: Service
     store: Store
     files: JobFiles
-    policy: str
-    """The policy that the engine was started with; the World has one that was chosen since."""
+    policy: str  # the policy that the engine was started with; the World has one that was chosen since
     policies: Sequence[tuple[str, str]]
     check_policy: Callable[[str], object]
     """Raises InputError or LookupError, with a sentence for users, for a policy that cannot be used."""
@@ -113,8 +110,7 @@ class ServerDependencies:
     virtual: bool = False
     version: str = ""
     started_s: float = field(default_factory=time.time)
-    static: Path = STATIC
-    """The built dashboard; may be absent."""
+    static: Path = STATIC  # the built dashboard; may be absent
     open_metrics: bool = False
     user_priority: int = USER_PRIORITY
     """The highest priority that users may give jobs of queues that say nothing; admins may give any."""
@@ -123,22 +119,16 @@ class ServerDependencies:
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     images: Callable[[], ContainerSupport] | None = None
     """Says which tasks can run in containers here; None where any can."""
-    ports_at: str = ""
-    """The host at which ports of jobs are reached; empty where that is not known here."""
+    ports_at: str = ""  # the host at which ports of jobs are reached; empty where that is not known here
     account: Callable[[float | None, float | None], dict[str, Any]] | None = None
     """The report of GPU time between two times; None where there is none."""
     account_page: Callable[[Mapping[str, Any]], str] | None = None
     experience: JobHistory = field(default_factory=NoJobHistory)
-    shadow: Shadow | None = None
-    """The shadow policy; None where this server has none."""
-    foresight: ForecastFn | None = None
-    """Computes forecasts beside the engine; None where there are none."""
-    spans: SpanExporter | None = None
-    """The exporter of traces; None where traces are not sent."""
+    shadow: Shadow | None = None  # the shadow policy; None where this server has none
+    foresight: ForecastFn | None = None  # computes forecasts beside the engine; None where there are none
+    spans: SpanExporter | None = None  # the exporter of traces; None where traces are not sent
     hosts: tuple[str, ...] = ()
     """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses, .svc for all
     names that end so."""
-    read_only: str = ""
-    """Where jobs, nodes and queues are changed, if that is not here; empty where it is."""
-    bearers: TokenAuthenticator | None = None
-    """Authenticates tokens; None: the tokens of the store."""
+    read_only: str = ""  # where jobs, nodes and queues are changed, if that is not here; empty where it is
+    bearers: TokenAuthenticator | None = None  # authenticates tokens; None: the tokens of the store

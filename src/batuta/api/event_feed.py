@@ -17,8 +17,7 @@ from batuta.store.journal import JournalWriter
 MAX_RECENT = 4_096
 _PAGE = 500
 _RETRY_S = 1.0
-_PAUSE_S = 0.02
-"""Commits within this time are read together."""
+_PAUSE_S = 0.02  # commits within this time are read together
 
 
 class EventFeed:
@@ -34,13 +33,11 @@ class EventFeed:
         self._journal = journal
         self._prepare = prepare
         """Called in another thread before events are published, so that snapshots show their effect."""
-        self._on_event = on_event
-        """Called with each event once, in the event loop."""
+        self._on_event = on_event  # called with each event once, in the event loop
         self._fence = fence or Fence()
         self._recent: deque[PublicEvent] = deque(maxlen=MAX_RECENT)
         self.last_seq = journal.durable_seq
-        self._news = asyncio.Event()
-        """Replaced whenever it is set, so that every listener wakes once."""
+        self._news = asyncio.Event()  # replaced whenever it is set, so that every listener wakes once
         self.closed = asyncio.Event()
 
     async def run(self) -> None:

@@ -139,8 +139,7 @@ _MAX_STORIES = 256
 @dataclass(slots=True)
 class _Story:
     seq: int = 0
-    saves: bool = False
-    """Whether the story has its first checkpoint."""
+    saves: bool = False  # whether the story has its first checkpoint
     sentences: list[dict[str, Any]] = field(default_factory=list)
 
 

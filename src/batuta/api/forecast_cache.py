@@ -23,12 +23,10 @@ from batuta.store.records import Settings
 _log = logging.getLogger(__name__)
 ForecastFn: TypeAlias = Callable[[World, Query], QueryResult]
 """Answers a question about a fork of the World, which it may change. It may take seconds."""
-FRESH_S = 5.0
-"""A forecast of an older version of the World is used for so long …"""
+FRESH_S = 5.0  # a forecast of an older version of the World is used for so long …
 REST_FACTOR = 3.0
 """… or for this many times as long as it took, which bounds the share of the machine that forecasts take."""
-MAX_AGE_S = 600.0
-"""An older forecast is not shown beside a job any more."""
+MAX_AGE_S = 600.0  # an older forecast is not shown beside a job any more
 HINDSIGHT_SETTING = "forecast-hindsight"
 
 
@@ -36,8 +34,7 @@ HINDSIGHT_SETTING = "forecast-hindsight"
 class _CachedForecast:
     version: int
     forecast: Forecast
-    taken_s: float
-    """By the monotonic clock."""
+    taken_s: float  # by the monotonic clock
     cost_s: float
 
 

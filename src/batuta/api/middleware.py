@@ -14,8 +14,7 @@ from batuta.api.responses import HttpProblem, problem_response
 
 MOST_BODY_BYTES = 1 << 20
 _TOO_LARGE = f"a request has at most {MOST_BODY_BYTES >> 20} MiB"
-_CLOSE = {"Connection": "close"}
-"""The rest of the body is not read, so the connection cannot be used again."""
+_CLOSE = {"Connection": "close"}  # the rest of the body is not read, so the connection cannot be used again
 _EVERYWHERE = frozenset(("0.0.0.0", "::"))
 _HEADERS = [
     (
@@ -116,8 +115,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-_SLASH_PLACEHOLDER = "\x1f"
-"""Not part of any name."""
+_SLASH_PLACEHOLDER = "\x1f"  # not part of any name
 
 
 class EncodedSlashMiddleware:

@@ -111,8 +111,7 @@ class TaskSizes(NamedTuple):
     low: int
     asked: int
     high: int
-    legal: tuple[int, ...] | None
-    """The only ones; None when every number from low to high is one."""
+    legal: tuple[int, ...] | None  # the only ones; None when every number from low to high is one
 
     @classmethod
     def of(cls, task: Task) -> TaskSizes:
@@ -192,13 +191,10 @@ class Submission:
     """A submit in progress: the request, and the job that it has become."""
 
     task: Task
-    text: str
-    """The same as it is stored."""
+    text: str  # the same as it is stored
     user: str
-    key: str = ""
-    """The client's key, made unique by its user; empty for none."""
-    digest: str = ""
-    """Of the request, to know it again."""
+    key: str = ""  # the client's key, made unique by its user; empty for none
+    digest: str = ""  # of the request, to know it again
     job: JobId = ""
     is_new: bool = True
     caller: Caller | None = None

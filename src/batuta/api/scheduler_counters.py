@@ -21,8 +21,7 @@ from batuta.engine.observers import Observer
 from batuta.store.codec import EVENT_TYPES
 
 CYCLE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-CARRY_OUT = "carry out"
-"""The last step of a cycle: the plan is stored and its commands are given."""
+CARRY_OUT = "carry out"  # the last step of a cycle: the plan is stored and its commands are given
 
 
 class Histogram:
@@ -30,8 +29,7 @@ class Histogram:
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self.bounds_s = bounds_s
-        self.buckets = [0] * (len(bounds_s) + 1)
-        """Not summed up; the last is for all that took longer."""
+        self.buckets = [0] * (len(bounds_s) + 1)  # not summed up; the last is for all that took longer
         self.total_s = 0.0
 
     def add(self, seconds: float) -> None:
@@ -115,8 +113,7 @@ class GpuTime:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._total = dict.fromkeys(USES, 0.0)
-        self._held = dict.fromkeys(USES, 0)
-        """GPUs by use since the last call."""
+        self._held = dict.fromkeys(USES, 0)  # GPUs by use since the last call
         self._reported = dict.fromkeys(USES, 0.0)
         self._at_s: float | None = None
         self._version = -1
@@ -177,12 +174,10 @@ class ScheduleCounts:
     """Commands by reason, GPUs that were given, waiting, ends of jobs, and work that was lost."""
 
     def __init__(self) -> None:
-        self.commands: Counter[tuple[str, str]] = Counter()
-        """By kind and reason."""
+        self.commands: Counter[tuple[str, str]] = Counter()  # by kind and reason
         self.given_gpus: Counter[str] = Counter()
         self.admitted: Counter[str] = Counter()
-        self.preempted: Counter[tuple[str, str]] = Counter()
-        """By queue and reason."""
+        self.preempted: Counter[tuple[str, str]] = Counter()  # by queue and reason
         self.submitted = 0
         self.ended: Counter[str] = Counter({state.value: 0 for state in _FINAL})
         """By state. All are there from the start: a rate needs to have seen a zero."""
@@ -192,8 +187,7 @@ class ScheduleCounts:
         """Work that has to be done again, by what interrupted the run."""
         self._runs: dict[JobId, tuple[float, int, float | None]] = {}
         """Since when a job makes progress, with how many GPUs, and how often it saves it."""
-        self._saved_s: dict[JobId, float] = {}
-        """When the last checkpoint of a job was complete that was seen."""
+        self._saved_s: dict[JobId, float] = {}  # when the last checkpoint of a job was complete that was seen
         self._asked: dict[JobId, tuple[str, float, float, int]] = {}
         """Jobs that were asked to save and did not yet: the cause, and the run that it ended."""
 

@@ -32,8 +32,7 @@ from batuta.core.world import PastJob, World
 from batuta.engine.service import Service
 from batuta.quota.usage import JobUse, QuotaUse, flavors_held, measure
 
-Key: TypeAlias = tuple[float, int, JobId]
-"""The order of lists: by submit time, then as they came."""
+Key: TypeAlias = tuple[float, int, JobId]  # the order of lists: by submit time, then as they came
 
 _BY_PHASE: dict[Phase, JobState] = {
     Phase.WAITING: JobState.PENDING,
@@ -47,8 +46,7 @@ _STATES = tuple(_BY_PHASE[phase] for phase in Phase)
 _LIVING = (*dict.fromkeys(_STATES), JobState.PREEMPTED)
 _WAITS = np.array([Phase.WAITING, Phase.STOPPING])
 _SUSPENDED = np.array([DesiredState.PARK, DesiredState.CANCEL])
-_MAX_AGE_S = 0.25
-"""How old a snapshot may be when the World has changed without a client knowing."""
+_MAX_AGE_S = 0.25  # how old a snapshot may be when the World has changed without a client knowing
 
 
 def key_of(job: Job) -> Key:
@@ -86,8 +84,7 @@ class WorldSnapshot:
     placements: list[Placement | None]
     columns: JobColumns
     progress: dict[JobId, Progress]
-    checkpoints: dict[JobId, float | None]
-    """Jobs with a checkpoint, and when they saved the last one."""
+    checkpoints: dict[JobId, float | None]  # Jobs with a checkpoint, and when they saved the last one
     past: list[tuple[Key, PastJob]]
     past_by_id: dict[JobId, PastJob]
     past_counts: Counter[JobState]
@@ -95,13 +92,11 @@ class WorldSnapshot:
     healthy: list[int]
     free: list[int]
     cpus_milli: list[int]
-    memory_mib: list[int]
-    """Both are what is free on each node."""
+    memory_mib: list[int]  # both are what is free on each node
     cordoned: int
     lost: int
     quota: Quota
-    flavors: dict[JobId, Flavors]
-    """By job that has GPUs: the flavor of each resource whose quota it uses."""
+    flavors: dict[JobId, Flavors]  # by job that has GPUs: the flavor of each resource whose quota it uses
     shown: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Views of living jobs by row, as far as they were requested (views.py)."""
     forecast_finishes: Callable[[], Mapping[JobId, float]] = dict

@@ -31,8 +31,7 @@ ANSWER_WITHIN_S = 15.0
 _CHECK_EVERY_S = 1.0
 _SWITCH_S = 0.001
 _COLLECT_AFTER = (20_000, 20, 50)
-_HISTORY = 100_000
-"""Past events that the timeline reads at a start."""
+_HISTORY = 100_000  # past events that the timeline reads at a start
 _PAGE = 1_000
 
 

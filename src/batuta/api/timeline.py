@@ -12,10 +12,8 @@ from batuta.api.event_text import type_of
 from batuta.api.snapshot import WorldSnapshot
 
 MAX_JOBS = 20_000
-MAX_CHANGES = 2_000
-"""Of one job; older ones are forgotten."""
-MAX_POINTS = 1_000
-"""Of the use of one job's GPUs; when there are more, every second one is forgotten."""
+MAX_CHANGES = 2_000  # of one job; older ones are forgotten
+MAX_POINTS = 1_000  # of the use of one job's GPUs; when there are more, every second one is forgotten
 
 
 @dataclass(slots=True)
@@ -50,10 +48,8 @@ class GpuTimeline:
 
     def __init__(self) -> None:
         self._tracks: OrderedDict[str, _Track] = OrderedDict()
-        self._busy: dict[str, list[float | None]] = {}
-        """By node: the last utilisation of its GPUs."""
-        self._on: dict[str, set[str]] = {}
-        """By node: the jobs that hold GPUs of it."""
+        self._busy: dict[str, list[float | None]] = {}  # by node: the last utilisation of its GPUs
+        self._on: dict[str, set[str]] = {}  # by node: the jobs that hold GPUs of it
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "JobSubmitted": self._submitted,
             "Planned": self._planned,

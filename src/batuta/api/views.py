@@ -387,8 +387,7 @@ class TrialSnapshot:
     job: Job
     measured: tuple[TrialMeasurement, ...]
     over: bool
-    living: dict[int, str]
-    """By size: the state of a run that is not over."""
+    living: dict[int, str]  # by size: the state of a run that is not over
 
 
 def find_trial(world: World, job_id: str) -> TrialSnapshot | None:

@@ -31,10 +31,8 @@ class EtaAnswer:
 
     now_s: float
     policy: str = ""
-    runs: int = 0
-    """So many futures were looked at."""
-    precision: float = 0.0
-    """Times ahead are good to this share of them; 0: as good as what is known of the jobs."""
+    runs: int = 0  # so many futures were looked at
+    precision: float = 0.0  # times ahead are good to this share of them; 0: as good as what is known of the jobs
     assumes: tuple[str, ...] = ()
     jobs: tuple[JobEta, ...] = ()
 
@@ -54,8 +52,7 @@ class JobChange:
     id: str
     name: str = ""
     jct_s: Change = field(default_factory=Change)
-    wait_s: Change = field(default_factory=Change)
-    """Without GPUs, from now on."""
+    wait_s: Change = field(default_factory=Change)  # without GPUs, from now on
     fairness: Change = field(default_factory=Change)
     """Finish-time fairness from now on: time taken over that of a fair share of the cluster."""
 
@@ -112,16 +109,12 @@ class ShadowAnswer:
 class Spent:
     """GPU time of jobs."""
 
-    used_gpu_s: float = 0.0
-    """Held by jobs that ran and kept their progress, as far as the GPUs were busy."""
+    used_gpu_s: float = 0.0  # held by jobs that ran and kept their progress, as far as the GPUs were busy
     unused_gpu_s: float = 0.0
     """Held by the same jobs while the GPUs were not busy, as measured; 0 where it is not measured."""
-    restarting_gpu_s: float = 0.0
-    """Held by jobs that were starting, being resized, or had lost a part of their GPUs."""
-    lost_gpu_s: float = 0.0
-    """Held by jobs whose progress was lost with what came after the last checkpoint."""
-    waiting_gpu_s: float = 0.0
-    """Asked for and not had. It is no part of the capacity."""
+    restarting_gpu_s: float = 0.0  # held by jobs that were starting, being resized, or had lost a part of their GPUs
+    lost_gpu_s: float = 0.0  # held by jobs whose progress was lost with what came after the last checkpoint
+    waiting_gpu_s: float = 0.0  # asked for and not had. It is no part of the capacity.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +128,17 @@ class QueueSpent(Spent):
 class UserSpent(Spent):
     """The same of one user."""
 
-    user: str = ""
-    """Empty for jobs that have none."""
+    user: str = ""  # empty for jobs that have none
 
 
 @dataclass(frozen=True, slots=True)
 class Account(Spent):
     """All GPU time: used, unused, restarting, lost, idle, fragmented and unavailable are the capacity."""
 
-    capacity_gpu_s: float = 0.0
-    """GPUs of all nodes that were there."""
-    idle_gpu_s: float = 0.0
-    """Free, and no waiting job could have used it, or it was about to be given."""
-    fragmented_gpu_s: float = 0.0
-    """Free, and of no use to the smallest job that waited for such GPUs."""
-    unavailable_gpu_s: float = 0.0
-    """Ill, cordoned, or used by others."""
+    capacity_gpu_s: float = 0.0  # GPUs of all nodes that were there
+    idle_gpu_s: float = 0.0  # free, and no waiting job could have used it, or it was about to be given
+    fragmented_gpu_s: float = 0.0  # free, and of no use to the smallest job that waited for such GPUs
+    unavailable_gpu_s: float = 0.0  # ill, cordoned, or used by others
 
 
 @dataclass(frozen=True, slots=True)

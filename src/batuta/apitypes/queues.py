@@ -14,17 +14,12 @@ class QuotaCell:
     flavor: str
     resource: str
     nominal: float = 0.0
-    borrowing_limit: float | None = None
-    """The most that may be borrowed; null for as much as there is."""
-    lending_limit: float | None = None
-    """The most that may be lent; null for all of it."""
-    total: float = 0.0
-    """The nominal quota, in a cohort with that of all below it."""
+    borrowing_limit: float | None = None  # the most that may be borrowed; null for as much as there is
+    lending_limit: float | None = None  # the most that may be lent; null for all of it
+    total: float = 0.0  # the nominal quota, in a cohort with that of all below it
     used: float = 0.0
-    reserved: float = 0.0
-    """The part of `used` that the minimums of its jobs take."""
-    growth: float = 0.0
-    """The rest of `used`: the first thing that is given back."""
+    reserved: float = 0.0  # the part of `used` that the minimums of its jobs take
+    growth: float = 0.0  # the rest of `used`: the first thing that is given back
     borrowed: float = 0.0
     lent: float = 0.0
 
@@ -46,23 +41,19 @@ class Queue:
 
     name: str
     state: str = ""
-    message: str = ""
-    """Why nothing starts in it, or what it may use without quota of its own; empty when all is well."""
+    message: str = ""  # why nothing starts in it, or what it may use without quota of its own; empty when all is well
     quota: dict[str, float] = field(default_factory=dict)
     cohort: str = ""
     weight: float = 1.0
     held: bool = False
-    max_priority: int | None = None
-    """The highest priority that users may give its jobs; null: what the server says."""
+    max_priority: int | None = None  # the highest priority that users may give its jobs; null: what the server says
     used: dict[str, float] = field(default_factory=dict)
     borrowed: dict[str, float] = field(default_factory=dict)
     lent: dict[str, float] = field(default_factory=dict)
     running: int = 0
     pending: int = 0
-    suspended: int = 0
-    """Jobs that are parked: they wait, but not for quota."""
-    needs: dict[str, float] = field(default_factory=dict)
-    """By resource: what those that wait need at least."""
+    suspended: int = 0  # Jobs that are parked: they wait, but not for quota
+    needs: dict[str, float] = field(default_factory=dict)  # by resource: what those that wait need at least
     share: float | None = 0.0
     """What it borrows, in thousandths of what its cohort could lend, by weight; null for a weight of 0."""
     strategy: str = ""
@@ -97,15 +88,13 @@ class Queues:
 class WaitingJob:
     """A job that waits, and why."""
 
-    place: int
-    """How many are ahead of it in its queue, and one."""
+    place: int  # how many are ahead of it in its queue, and one
     id: str
     name: str = ""
     user: str = ""
     priority: int = 0
     submitted_s: float | None = None
-    gpus: int = 0
-    """That it needs at least."""
+    gpus: int = 0  # that it needs at least
     reason: ReasonGiven | None = None
     quota_reserved: QuotaReserved | None = None
 
@@ -120,8 +109,7 @@ class HoldingJob:
     priority: int = 0
     submitted_s: float | None = None
     gpus: int = 0
-    reserved: int = 0
-    """GPUs of its minimum."""
+    reserved: int = 0  # GPUs of its minimum
     flavors: dict[str, str] = field(default_factory=dict)
 
 

@@ -36,8 +36,7 @@ class Cpu:
     """What a CPU-only job has and asks for: replicas, each with so many CPUs and so much memory."""
 
     replicas: int = 1
-    now: int = 0
-    """How many of them have a place; 0 while it waits."""
+    now: int = 0  # how many of them have a place; 0 while it waits
     cpus: float = 0.0
     memory_mib: int = 0
 
@@ -98,10 +97,8 @@ class SizeChoice:
     """Why it asks for as many GPUs as it does, where its user left that open."""
 
     gpus: int
-    best_gpus: int = 0
-    """The fastest size that it may have; 0 when nothing is known of its speed."""
-    speed_share: float = 1.0
-    """Its speed at `gpus`, as a share of that at `best_gpus`."""
+    best_gpus: int = 0  # the fastest size that it may have; 0 when nothing is known of its speed
+    speed_share: float = 1.0  # its speed at `gpus`, as a share of that at `best_gpus`
     jobs: int = 0
     sentence: str = ""
 
@@ -110,13 +107,10 @@ class SizeChoice:
 class CheckpointSeen:
     """Whether a restart keeps the work of an elastic job. Without that, it keeps its size."""
 
-    seen: bool
-    """A checkpoint of it was seen, or its script has shown that it saves when it is asked."""
-    saved_s: float | None = None
-    """When the last checkpoint was complete; null before the first one."""
+    seen: bool  # a checkpoint of it was seen, or its script has shown that it saves when it is asked
+    saved_s: float | None = None  # when the last checkpoint was complete; null before the first one
     restartable: bool = False
-    sentence: str = ""
-    """What follows from it; empty when it may be resized."""
+    sentence: str = ""  # what follows from it; empty when it may be resized
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +133,20 @@ class Job:
     submitted_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
-    duration_s: float | None = None
-    """How long it had GPUs, all its runs together; null before its first start."""
+    duration_s: float | None = None  # how long it had GPUs, all its runs together; null before its first start
     waited_s: float | None = None
     restarts: int = 0
     exit_code: int | None = None
     detail: str = ""
     reason: ReasonGiven | None = None
-    expected: ExpectedWork | None = None
-    """What was believed of its length at its submit; null when nothing was known."""
-    size_choice: SizeChoice | None = None
-    """Null when its user said a size."""
-    checkpoint: CheckpointSeen | None = None
-    """Null for a job of one size, and for one that is over."""
-    quota_reserved: QuotaReserved | None = None
-    """Only where one job is asked for, and it is not over."""
+    expected: ExpectedWork | None = None  # what was believed of its length at its submit; null when nothing was known
+    size_choice: SizeChoice | None = None  # null when its user said a size
+    checkpoint: CheckpointSeen | None = None  # null for a job of one size, and for one that is over
+    quota_reserved: QuotaReserved | None = None  # only where one job is asked for, and it is not over
     stands_for: tuple[str, ...] = ()
     """Only where one job is asked for: the types that it asks for and virtual GPUs stand for."""
-    endpoints: tuple[str, ...] = ()
-    """Only where one job is asked for: where its ports are reached while it runs."""
-    task: dict[str, Any] | None = None
-    """Only where one job is asked for; values of secrets are hidden."""
+    endpoints: tuple[str, ...] = ()  # only where one job is asked for: where its ports are reached while it runs
+    task: dict[str, Any] | None = None  # only where one job is asked for; values of secrets are hidden
 
     @property
     def is_over(self) -> bool:
@@ -202,12 +189,9 @@ class HealthShown:
     state: str
     reason: str = ""
     since_s: float = 0.0
-    who: str = ""
-    """Who brought it into this state: `health`, or a human's name."""
-    remedy: str = ""
-    """What has to be done about it; empty: nothing, or it is done."""
-    held: bool = False
-    """Ill, and yet in service: too much of its pool is out already."""
+    who: str = ""  # who brought it into this state: `health`, or a human's name
+    remedy: str = ""  # what has to be done about it; empty: nothing, or it is done
+    held: bool = False  # ill, and yet in service: too much of its pool is out already
     until_s: float | None = None
     flaps: int = 0
     incidents: int = 0
@@ -240,8 +224,7 @@ class Node:
     """A node and its GPUs."""
 
     name: str
-    state: str = ""
-    """`unhealthy`: as a whole; a GPU alone has its own word."""
+    state: str = ""  # `unhealthy`: as a whole; a GPU alone has its own word
     gpu_type: str = ""
     gpu_memory_mib: int = 0
     rack: str = ""
@@ -296,8 +279,7 @@ class GpuCounts:
     used: int = 0
     free: int = 0
     unhealthy: int = 0
-    cordoned: int = 0
-    """Without a job, on a node that gets no new ones."""
+    cordoned: int = 0  # without a job, on a node that gets no new ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +300,11 @@ class Cluster:
     virtual: bool = False
     gpus: GpuCounts = GpuCounts()
     jobs: dict[str, int] = field(default_factory=dict)
-    trouble: str | None = None
-    """Why nothing goes on just now; empty when all is well."""
+    trouble: str | None = None  # why nothing goes on just now; empty when all is well
     pid: int | None = None
     started_s: float | None = None
     now_s: float | None = None
-    seq: int = 0
-    """The number of the last event: a stream that begins after it misses nothing that lists do not show."""
+    seq: int = 0  # the number of the last event: a stream that begins after it misses nothing that lists do not show
     cycle: Cycle = Cycle()
 
 
@@ -345,8 +325,7 @@ class SuggestedChange:
     gpus: int = 0
     stops: tuple[str, ...] = ()
     shrinks: tuple[str, ...] = ()
-    within_s: float | None = None
-    """When it is expected to come about by itself."""
+    within_s: float | None = None  # when it is expected to come about by itself
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -356,20 +335,15 @@ class TrialRun:
 
     run: str
     gpus: int
-    state: str = ""
-    """planned, waits, runs; then how it went: measured, out of memory, failed, …"""
+    state: str = ""  # planned, waits, runs; then how it went: measured, out of memory, failed, …
     gpu_type: str = ""
-    nodes: int = 1
-    """Two stands for more of them."""
+    nodes: int = 1  # two stands for more of them
     batch: int | None = None
     steps_per_s: float | None = None
-    units_per_s: float | None = None
-    """Samples, epochs or steps per second."""
+    units_per_s: float | None = None  # samples, epochs or steps per second
     unit: str = ""
-    efficiency: float | None = None
-    """Speed for each GPU, relative to that at the smallest size that was measured."""
-    memory_mib: int | None = None
-    """The most that was in use on one GPU."""
+    efficiency: float | None = None  # speed for each GPU, relative to that at the smallest size that was measured
+    memory_mib: int | None = None  # the most that was in use on one GPU
     utilisation: float | None = None
     detail: str = ""
 
@@ -378,17 +352,13 @@ class TrialRun:
 class Trial:
     """The trial runs of a job."""
 
-    over: bool
-    """Whether the job waits for them no longer, or in vain."""
-    only: bool = False
-    """It is tried out and nothing else."""
+    over: bool  # whether the job waits for them no longer, or in vain
+    only: bool = False  # it is tried out and nothing else
     budget_s: float = 0.0
     each_s: float = 0.0
     runs: tuple[TrialRun, ...] = ()
-    chosen_gpus: int | None = None
-    """What is best asked for; null when too little is known."""
-    sentence: str = ""
-    """What it comes to; empty as long as it goes on."""
+    chosen_gpus: int | None = None  # what is best asked for; null when too little is known
+    sentence: str = ""  # what it comes to; empty as long as it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,22 +369,15 @@ class Explanation:
     state: str = ""
     reason: ReasonGiven | None = None
     story: tuple[Sentence, ...] = ()
-    quota_reserved: QuotaReserved | None = None
-    """Null when it is over."""
-    ahead: int | None = None
-    """How many of its queue are ahead of it; null when it does not wait."""
-    suggestions: tuple[SuggestedChange, ...] = ()
-    """Changes that would start it, if the client requested them."""
+    quota_reserved: QuotaReserved | None = None  # null when it is over
+    ahead: int | None = None  # how many of its queue are ahead of it; null when it does not wait
+    suggestions: tuple[SuggestedChange, ...] = ()  # changes that would start it, if the client requested them
     expected: ExpectedWork | None = None
     size_choice: SizeChoice | None = None
-    stands_for: tuple[str, ...] = ()
-    """The types of GPU that it asks for and virtual GPUs stand for."""
-    endpoints: tuple[str, ...] = ()
-    """Where its ports are reached while it runs."""
-    checkpoint: CheckpointSeen | None = None
-    """Null for a job of one size, and for one that is over."""
-    trial: Trial | None = None
-    """Null for a job that is not tried out."""
+    stands_for: tuple[str, ...] = ()  # the types of GPU that it asks for and virtual GPUs stand for
+    endpoints: tuple[str, ...] = ()  # where its ports are reached while it runs
+    checkpoint: CheckpointSeen | None = None  # null for a job of one size, and for one that is over
+    trial: Trial | None = None  # null for a job that is not tried out
     start: Expected | None = None
     """When a job that waits will start, as `GET /eta` told it last; null if that is long ago, or unknown."""
 
@@ -474,8 +437,7 @@ class FindingView:
     check: str
     severity: str
     found: str
-    fix: str = ""
-    """What to do about it; empty when nothing is to be done."""
+    fix: str = ""  # what to do about it; empty when nothing is to be done
 
 
 @dataclass(frozen=True, slots=True)

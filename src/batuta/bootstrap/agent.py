@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("batuta.agent")
 _FIRST_REPORT_S = 5.0
-_STUCK_S = 30.0
-"""A sampler that has not looked for so long is not healthy."""
+_STUCK_S = 30.0  # a sampler that has not looked for so long is not healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,8 @@ class AgentOptions:
     dcgm_url: str = ""
     kubelet_socket: Path = POD_RESOURCES_SOCKET
     proc: Path = PROC
-    kernel_log: Path | None = None
-    """Where errors of GPUs are looked for; None: nowhere."""
-    state: Path = Path("/var/lib/batuta/agent")
-    """Keeps how far the kernel log was read."""
+    kernel_log: Path | None = None  # where errors of GPUs are looked for; None: nowhere
+    state: Path = Path("/var/lib/batuta/agent")  # keeps how far the kernel log was read
 
     def problems(self) -> list[Problem]:
         found = []

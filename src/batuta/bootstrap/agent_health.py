@@ -49,13 +49,10 @@ from batuta.spec.problem import InputError, Problem
 ADDRESSES_FILE: Final = "gpu-addresses.json"
 LOG_QUEUE_FILE: Final = "health-ledger.json"
 KERNEL_LOG_INTERVAL_S: Final = 1.0
-NVML_INTERVAL_S: Final = 10.0
-"""Figures change slowly, and what cannot wait the driver writes into the kernel log."""
+NVML_INTERVAL_S: Final = 10.0  # figures change slowly, and what cannot wait the driver writes into the kernel log
 _SYNC_WITHIN_S: Final = 5.0
-_STEADY_C: Final = 3
-"""A temperature that differs by less from what was told is not told again: each time is a write."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""Before the operator is asked again whether it has heard; it doubles."""
+_STEADY_C: Final = 3  # a temperature that differs by less from what was told is not told again: each time is a write
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0  # before the operator is asked again whether it has heard; it doubles
 _log = logging.getLogger("batuta.agent")
 
 Publish: TypeAlias = Callable[[str], Awaitable[int]]
@@ -219,8 +216,7 @@ class KernelNotes:
 
     def __init__(self, queue: KernelLogQueue, addresses: PciAddresses, whose: FindOwners) -> None:
         self._queue, self._addresses, self._whose = queue, addresses, whose
-        self._told: dict[int, NodeNote] = {}
-        """By number: looked up while the process that was hit may still be there."""
+        self._told: dict[int, NodeNote] = {}  # by number: looked up while the process that was hit may still be there
 
     def look(self) -> tuple[NodeNote, ...]:
         """Reads the log on; the oldest notes that are not dealt with. Not for the event loop: it waits."""

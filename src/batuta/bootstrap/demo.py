@@ -167,8 +167,7 @@ class _ProgressPrinter:
         return self._letters.get(str(getattr(jobs[0], "id", "")), "?")
 
 
-_Span = tuple[float, float]
-"""From the submission of a job to its end, in seconds."""
+_Span = tuple[float, float]  # from the submission of a job to its end, in seconds
 
 
 def _sum_up(client: Client, mine: Collection[str], console: Console, policy: str) -> bool:

@@ -47,10 +47,8 @@ class DevicePluginOptions:
     context: str | None = None
     kubelet_folder: Path = Path("/var/lib/kubelet/device-plugins")
     state: Path = Path("/var/lib/batuta/share")
-    library: Path | None = None
-    """The compiled share library; None: it is compiled here."""
-    vgpu: Path | None = None
-    """Virtual GPUs that containers shall find."""
+    library: Path | None = None  # the compiled share library; None: it is compiled here
+    vgpu: Path | None = None  # virtual GPUs that containers shall find
     pass_device_files: bool = False
     memory_percent: int = 100
     compute_percent: int = 100

@@ -39,8 +39,7 @@ class OperatorOptions:
 
     kubeconfig: Path | None = None
     context: str | None = None
-    namespace: str = "batuta-system"
-    """Where the Lease is."""
+    namespace: str = "batuta-system"  # where the Lease is
     identity: str = ""
     elect: bool = True
     state_dir: Path | None = None
@@ -95,8 +94,7 @@ def connect_to_cluster(
     return KubeClient(kubeconfig, context, namespace, all_namespaces=all_namespaces, version=__version__)
 
 
-MOST_SKEW_S = 3.0
-"""An API server tells its time to the second."""
+MOST_SKEW_S = 3.0  # an API server tells its time to the second
 
 
 def check_cluster(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Iterator[Finding]:

@@ -32,8 +32,7 @@ class LocalGpus:
     ) -> None:
         """`virtual` is None where the GPUs are real."""
         self.virtual = virtual
-        self.notes: list[str] = _known_at_once(virtual)
-        """What cannot be had, and why."""
+        self.notes: list[str] = _known_at_once(virtual)  # what cannot be had, and why
         self._devices = devices
         self._cards = home / CARDS
         self._share_library: Path | None = None

@@ -104,43 +104,30 @@ class UpOptions:
     nodes: int | None = None
     gpus: int | None = None
     virtual: bool = False
-    gpu_type: str = VIRTUAL_GPU
-    """What the virtual GPUs call themselves, to try task files that ask for H100s."""
-    cpus: float | None = None
-    """Of each node; None: by its GPUs."""
-    memory_gib: float | None = None
-    """Of each node; None: by its GPUs."""
-    port: int | None = None
-    """None: the usual one, or any if that is taken; 0: any."""
+    gpu_type: str = VIRTUAL_GPU  # what the virtual GPUs call themselves, to try task files that ask for H100s
+    cpus: float | None = None  # of each node; None: by its GPUs
+    memory_gib: float | None = None  # of each node; None: by its GPUs
+    port: int | None = None  # None: the usual one, or any if that is taken; 0: any
     listen: str = LOOPBACK
-    policy: str = ""
-    """Empty: the one that was chosen last."""
-    shadow: str = ""
-    """A second policy, which only watches."""
+    policy: str = ""  # empty: the one that was chosen last
+    shadow: str = ""  # a second policy, which only watches
     user_priority: int = USER_PRIORITY
     """The highest priority that users may give their jobs, where the queue says nothing."""
     open_metrics: bool = False
     metrics_per_job: int = MAX_JOB_SERIES
-    pass_env: tuple[str, ...] = ()
-    """Variables of the server's environment that jobs inherit beside the harmless ones."""
+    pass_env: tuple[str, ...] = ()  # variables of the server's environment that jobs inherit beside the harmless ones
     idle: IdleRules = field(default_factory=IdleRules)
     """What becomes of jobs that leave their GPUs idle, where their queue says nothing."""
     shares: Literal["bin-pack", "spread"] = "bin-pack"
     """Which cards shares of a GPU go to first: full ones, or empty ones."""
-    busiest: float = 0.7
-    """A card gets no further sharer, while there is another place, if it would be busier than this."""
-    over_allocate: int = 100
-    """Percent of a GPU's compute that is promised to soft shares together."""
-    keep: Keep = field(default_factory=Keep)
-    """How long jobs that are over are kept in mind."""
-    health_log: Path | str | None = None
-    """The kernel log to read; None: the kernel's own, or that of the virtual GPUs."""
-    health_rules: Path | str | None = None
-    """What errors of GPUs mean; None: as Batuta has it."""
+    busiest: float = 0.7  # a card gets no further sharer, while there is another place, if it would be busier than this
+    over_allocate: int = 100  # percent of a GPU's compute that is promised to soft shares together
+    keep: Keep = field(default_factory=Keep)  # how long jobs that are over are kept in mind
+    health_log: Path | str | None = None  # the kernel log to read; None: the kernel's own, or that of the virtual GPUs
+    health_rules: Path | str | None = None  # what errors of GPUs mean; None: as Batuta has it
     ranks: RankRules = field(default_factory=RankRules)
     """When ranks hold a job up, where the job itself says nothing, and what follows."""
-    otlp: str = ""
-    """Where traces of cycles are sent; empty: nowhere."""
+    otlp: str = ""  # where traces of cycles are sent; empty: nowhere
     log_format: LogFormat = LogFormat.JSON
 
 
@@ -152,10 +139,8 @@ class Server(EngineHost):
     ) -> None:
         self.options, self.state = options, state
         self.log = log = open_log(state.path / "server.log", options.log_format)
-        self.keep_jobs = True
-        """Whether jobs go on when the server ends. Only `batuta down` says no."""
-        self.ask_to_end: Callable[[], None] | None = None
-        """Tells the HTTP server to end; returns at once."""
+        self.keep_jobs = True  # whether jobs go on when the server ends. Only `batuta down` says no.
+        self.ask_to_end: Callable[[], None] | None = None  # tells the HTTP server to end; returns at once
         self.url = ""
         profile_of = partial(local_profile, options=options)
         chosen = AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)

@@ -192,8 +192,7 @@ def _told(span: JournalSpan, control: str, rows: list[dict[str, Any]]) -> dict[s
 WEEK_S = 7 * 86_400.0
 _OF_NO_MATTER = tuple(f'"type":"{kind.__name__}"' for kind in (JobProgressed, TransitionTimed))
 """Nearly all of a journal, and none of it says who has which GPUs."""
-_HEAD = 48
-"""Characters of an event's text within which its type stands."""
+_HEAD = 48  # characters of an event's text within which its type stands
 
 
 def account(

@@ -56,10 +56,8 @@ READ_ONLY = (
     "an operator is only asked: jobs, queues and nodes are changed through the cluster (kubectl, or "
     "`batuta --context NAME …`), the policy in the operator's configuration"
 )
-_CLUSTER_NAMES = (".svc", ".cluster.local")
-"""Endings of names that only a cluster's own DNS gives out."""
-PROXIED = b"batuta-relayed"
-"""A header of requests that were passed on: once is enough."""
+_CLUSTER_NAMES = (".svc", ".cluster.local")  # endings of names that only a cluster's own DNS gives out
+PROXIED = b"batuta-relayed"  # a header of requests that were passed on: once is enough
 TOKEN_FRESH_S, TOKEN_REFUSED_S = 60.0, 10.0
 """The cluster is asked again about a token after the first, and about one that it did not know after the second."""
 MOST_TOKENS = 1_000
@@ -137,8 +135,7 @@ class LeaderProxy:
 
     def __init__(self, api: Api, namespace: str, port: int, leader: Callable[[], str]) -> None:
         self._api, self._namespace, self._port, self._leader = api, namespace, port, leader
-        self._found = ("", "")
-        """The leader when it was looked for last, and its address."""
+        self._found = ("", "")  # the leader when it was looked for last, and its address
         # It answers as long as it likes: a stream of events has no end.
         limits = httpx2.Timeout(None, connect=_CONNECT_S)
         self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False)

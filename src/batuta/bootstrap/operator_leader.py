@@ -147,8 +147,7 @@ class Leader(EngineHost):
         told = telemetry(assembly.fence, world, url, place="kubernetes", tells_of_preempted=False)
         self.build_service(told, observers, partial(_forget, self.backend, store))
         self.listening.on_held_up = self.watch_stragglers(_suspecting(self.backend.reconciler.controllers)).found
-        self.pictures = SnapshotCache(self.service, self.cycles)
-        """For scrapes, which look again and again."""
+        self.pictures = SnapshotCache(self.service, self.cycles)  # for scrapes, which look again and again
 
 
 def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
@@ -173,14 +172,10 @@ def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
 class Dependencies:
     """What a Kubernetes backend can use besides the cluster; each has a default."""
 
-    listening: LogSubscriptions = field(default_factory=LogSubscriptions)
-    """By whom the logs of jobs are read."""
-    experience: History | None = None
-    """What is known of new jobs."""
-    keep_result: Callable[[JobId, str], None] = lambda job, result: None
-    """Stores what jobs give as their result."""
-    health: MakeHealth | None = None
-    """What is remembered of the health of nodes."""
+    listening: LogSubscriptions = field(default_factory=LogSubscriptions)  # by whom the logs of jobs are read
+    experience: History | None = None  # what is known of new jobs
+    keep_result: Callable[[JobId, str], None] = lambda job, result: None  # stores what jobs give as their result
+    health: MakeHealth | None = None  # what is remembered of the health of nodes
     fence: Fence = field(default_factory=NoFence)
     """Around what jobs can do without, and around each job: one that cannot be handled holds up no other."""
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 
 _COMMAND = "batuta.command"
-_STDIN_S = 0.2
-"""How long to wait for input from a pipe."""
+_STDIN_S = 0.2  # how long to wait for input from a pipe
 
 
 class LaunchCommand(TyperCommand):

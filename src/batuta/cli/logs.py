@@ -41,25 +41,20 @@ LokiOption = Annotated[
 TenantOption = Annotated[
     str | None, option("Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.", "NAME")
 ]
-_MAX_PARTIAL_LINE = 8 << 10
-"""A line without end is printed when it has so many bytes."""
+_MAX_PARTIAL_LINE = 8 << 10  # a line without end is printed when it has so many bytes
 _LAUNCHER_KINDS = ("mpi", "horovod-elastic", "MPIJob", "ElasticHorovod")
 """Kinds of job whose launcher prints what all its workers print."""
 _HINT = "--loki URL, or $BATUTA_LOKI, reads what a Loki has kept of it"
-_SLACK_S = 60.0
-"""Clocks of nodes differ a little."""
-_PRINTS_AFTER_END_S = 3600.0
-"""How long after the end of a job its pods may still print."""
-_DELETED_LOOKBACK_S = 7 * 86_400.0
-"""How far back to search for the output of a deleted job, whose times are unknown."""
+_SLACK_S = 60.0  # clocks of nodes differ a little
+_PRINTS_AFTER_END_S = 3600.0  # how long after the end of a job its pods may still print
+_DELETED_LOOKBACK_S = 7 * 86_400.0  # how far back to search for the output of a deleted job, whose times are unknown
 
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
     """Which output of a job to print."""
 
-    rank: int | None = None
-    """None: all ranks; from Loki, rank 0."""
+    rank: int | None = None  # None: all ranks; from Loki, rank 0
     tail: int | None = None
     since_s: float | None = None
     loki: LokiAddress | None = None

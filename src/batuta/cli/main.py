@@ -23,8 +23,7 @@ from batuta.cli.verbs import RootGroup
 from batuta.client.errors import ApiError, ClientError, UnknownJobError
 from batuta.spec.problem import InputError, Problem
 
-_SHOWN = 100
-"""Problems that are printed of one input."""
+_SHOWN = 100  # problems that are printed of one input
 _BAD_INPUT = (400, 413, 422)
 
 app = typer.Typer(

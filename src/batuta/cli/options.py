@@ -97,8 +97,7 @@ _TIME_FORMATS = "write it like 2026-11-16, '2026-11-16 09:30', 09:30, or 24h for
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 
 CONTEXT_VARIABLE = "BATUTA_CONTEXT"
-OWN_CLUSTER_OPTIONS = frozenset(("install", "operator"))
-"""Verbs with --kubeconfig and --context of their own."""
+OWN_CLUSTER_OPTIONS = frozenset(("install", "operator"))  # verbs with --kubeconfig and --context of their own
 ANSWERED_BY_OPERATOR = frozenset(("eta", "whatif", "replay", "shadow", "report", "dashboard"))
 """Verbs that the operator of a cluster answers over HTTP, as a server does."""
 NO_CLUSTER = ANSWERED_BY_OPERATOR | frozenset(
@@ -129,8 +128,7 @@ class ClusterOptions:
     kubeconfig: Path | None = None
     namespace: str | None = None
     all_namespaces: bool = False
-    explicit: bool = True
-    """Whether the command line names it, and not only the environment."""
+    explicit: bool = True  # whether the command line names it, and not only the environment
 
     def connect(self) -> Connection:
         from batuta.bootstrap.kube import connect_to_cluster

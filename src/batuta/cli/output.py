@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 T = TypeVar("T")
-Cells: TypeAlias = "Sequence[str | Text]"
-"""A row of a table whose columns read nothing themselves."""
+Cells: TypeAlias = "Sequence[str | Text]"  # a row of a table whose columns read nothing themselves
 
 DASH = "–"
 STATE_STYLES = {
@@ -182,8 +181,7 @@ def facts_table(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
 
 
 GAP = 2
-_MIN_WIDTH = 4
-"""Width to which a cell with `least` is cut at most."""
+_MIN_WIDTH = 4  # width to which a cell with `least` is cut at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +191,7 @@ class Column(Generic[T]):
     """
 
     title: str
-    cell: Callable[[T], str | Text] | None = None
-    """What it shows of a row; None where rows are tuples of cells."""
+    cell: Callable[[T], str | Text] | None = None  # what it shows of a row; None where rows are tuples of cells
     right: bool = False
     drop: int = 0
     least: int | None = None

@@ -82,8 +82,7 @@ def describe(
 
 
 ALL_GPUS = "batuta.dev/gpus"
-UNLIMITED_GPUS = 10_000_000
-"""Quota of so many GPUs means no limit."""
+UNLIMITED_GPUS = 10_000_000  # quota of so many GPUs means no limit
 NO_LIMIT = "no limit"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage")
 _UNITS = (("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from batuta.engine.stragglers.rank_watch import RankRules
 
 
-NOTE_PREFIX = "note: "
-"""Begins the lines of the server's log that `batuta up -d` prints too."""
+NOTE_PREFIX = "note: "  # begins the lines of the server's log that `batuta up -d` prints too
 STARTUP_TIMEOUT_S = 60.0
-SHUTDOWN_TIMEOUT_S = 150.0
-"""The server gives its jobs two minutes to save a checkpoint and to end."""
+SHUTDOWN_TIMEOUT_S = 150.0  # the server gives its jobs two minutes to save a checkpoint and to end
 _SHOWN_LINES = 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

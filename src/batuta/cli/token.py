@@ -18,8 +18,7 @@ from batuta.client.errors import ClientError
 Role = StrEnum("Role", {"VIEWER": "viewer", "USER": "user", "ADMIN": "admin"})
 
 
-_SHOWN = 16
-"""Characters of a hash that are printed; `revoke` takes any prefix."""
+_SHOWN = 16  # characters of a hash that are printed; `revoke` takes any prefix
 
 app = typer.Typer(cls=CommandGroup, name="token", no_args_is_help=True, rich_markup_mode=None)
 

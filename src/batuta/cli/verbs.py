@@ -28,10 +28,8 @@ class Verb:
     section: str
     sentence: str
     module: str
-    attribute: str = ""
-    """The function, or the Typer of a family; empty: the name of the verb."""
-    command_class: str = ""
-    """A class of the same module that parses the command line, if not the default one."""
+    attribute: str = ""  # the function, or the Typer of a family; empty: the name of the verb
+    command_class: str = ""  # a class of the same module that parses the command line, if not the default one
 
     def load(self) -> Any:
         module = import_module(f"batuta.cli.{self.module}")

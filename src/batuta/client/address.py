@@ -27,8 +27,7 @@ class Address:
 
     url: str
     token: str = field(default="", repr=False)
-    home: Path | None = None
-    """Its state directory, when it was found through that."""
+    home: Path | None = None  # its state directory, when it was found through that
     pid: int | None = None
 
     @property

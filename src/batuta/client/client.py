@@ -24,8 +24,7 @@ from batuta.client.transport import RANKS, TIMEOUT_S, Transport, follow_events, 
 T = TypeVar("T")
 PAGE = 1000
 MAX_EVENT_WINDOW = 20_000
-SLOW_TIMEOUT_S = 200.0
-"""For forecasts and reports: they take a while where there are thousands of jobs."""
+SLOW_TIMEOUT_S = 200.0  # for forecasts and reports: they take a while where there are thousands of jobs
 DOCTOR_TIMEOUT_S = 120.0
 
 
@@ -59,8 +58,6 @@ class Client(JobClient):
     def address(self) -> Address | None:
         """Of the server that answered last; None before the first request."""
         return self._transport.address
-
-    # ------------------------------------------------------------------------------------------------- submit
 
     def submit(
         self,
@@ -101,8 +98,6 @@ class Client(JobClient):
     def manifest(self, submission: Submission) -> Mapping[str, Any] | None:
         """None: the server makes a job of a task."""
         return None
-
-    # --------------------------------------------------------------------------------------------------- look
 
     def job(self, job: a.Job | str) -> a.Job:
         """A job by its id or name. A name means the one living job that has it, else the newest one."""
@@ -226,8 +221,6 @@ class Client(JobClient):
         for rank in range(count()):
             yield from ((rank, piece) for piece in read(rank))
 
-    # ------------------------------------------------------------------------------------------------- change
-
     def cancel(self, job: a.Job | str) -> a.Job:
         """Ends it for good. It is over when its state says so: `wait` for that."""
         return self._call(a.Job, "DELETE", self._path(job))
@@ -259,8 +252,6 @@ class Client(JobClient):
     def move(self, job: a.Job | str, queue: str) -> a.Job:
         check_value("queue", queue, str)
         return self._change(job, queue=queue)
-
-    # ------------------------------------------------------------------------------------------------ cluster
 
     def cluster(self) -> a.Cluster:
         """GPUs, jobs and the server at a glance."""
@@ -429,8 +420,6 @@ class Client(JobClient):
     def is_ready(self) -> bool:
         """Whether the server takes requests. Raises NoServerError when there is none."""
         return self._transport.send("GET", "/readyz").is_success
-
-    # ------------------------------------------------------------------------------------------------ details
 
     def _call(self, kind: type[T], method: str, path: str, **request: Any) -> T:
         return decode(kind, self._transport.json(method, path, **request))

@@ -21,11 +21,9 @@ from batuta.client.kube.logs import ReportFilter, last_lines
 LOKI_VARIABLE: Final = "BATUTA_LOKI"
 TOKEN_VARIABLE: Final = "BATUTA_LOKI_TOKEN"
 TENANT_VARIABLE: Final = "BATUTA_LOKI_TENANT"
-TIMEOUT_S: Final = 30.0
-"""For one page, however slowly it comes."""
+TIMEOUT_S: Final = 30.0  # for one page, however slowly it comes
 CONNECT_S: Final = 5.0
-PAUSES_S: Final = (0.5, 1.0, 2.0)
-"""Between tries, when Loki says that it has too much to do."""
+PAUSES_S: Final = (0.5, 1.0, 2.0)  # between tries, when Loki says that it has too much to do
 LONGEST_PAUSE_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 << 20
 _BUSY: Final = frozenset({429, 502, 503, 504})
@@ -208,10 +206,8 @@ def _excerpt(body: bytes) -> str:
     return (text[:_EXCERPT] + "…" if len(text) > _EXCERPT else text) or "it says nothing"
 
 
-PAGE_LINES: Final = 2_000
-"""Well below the limit of a Loki (5,000 by default)."""
-WINDOW_NS: Final = 7 * 86_400 * 10**9
-"""A Loki refuses queries over a month and more."""
+PAGE_LINES: Final = 2_000  # well below the limit of a Loki (5,000 by default)
+WINDOW_NS: Final = 7 * 86_400 * 10**9  # a Loki refuses queries over a month and more
 
 
 @dataclass(frozen=True, slots=True)

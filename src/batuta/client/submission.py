@@ -15,24 +15,19 @@ from batuta.spec.problem import InputError, read_text
 from batuta.spec.task_env import Overrides
 
 LARGEST_BYTES = 1 << 20
-GPUS_OF_A_COMMAND = "1"
-"""On each node, of any type; a task file says itself what it needs."""
+GPUS_OF_A_COMMAND = "1"  # on each node, of any type; a task file says itself what it needs
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """One request for a job. Sent twice with the same key, it makes one job."""
 
-    task: str | Mapping[str, Any]
-    """Empty where the task is that of another job."""
-    base_dir: str
-    """Where relative paths start: the folder from which it is submitted."""
+    task: str | Mapping[str, Any]  # empty where the task is that of another job
+    base_dir: str  # where relative paths start: the folder from which it is submitted
     overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    file: str = ""
-    """Where the task was read from; problems name it."""
+    file: str = ""  # where the task was read from; problems name it
     file_dir: str = ""
-    like: str = ""
-    """The id of the job whose task runs again."""
+    like: str = ""  # the id of the job whose task runs again
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod

@@ -21,8 +21,7 @@ from batuta.spec.problem import Problem
 
 PREFIX = "/api/v1"
 TIMEOUT_S = 30.0
-PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Between tries. Together they are longer than a restart of the server takes."""
+PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # between tries. Together they are longer than a restart of the server takes.
 LONG_PAUSES_S = (*PAUSES_S, *[2.0] * 26)
 """For streams: a minute, for a server that was killed and is started again by hand."""
 _HINTS = {
@@ -41,8 +40,7 @@ class Transport:
     over: httpx2.BaseTransport | None = None
     pauses_s: tuple[float, ...] = PAUSES_S
     long_pauses_s: tuple[float, ...] = LONG_PAUSES_S
-    address: Address | None = field(default=None, init=False)
-    """Of the server that was spoken to last."""
+    address: Address | None = field(default=None, init=False)  # of the server that was spoken to last
     _http: httpx2.Client | None = field(default=None, init=False)
     _met: bool = field(default=False, init=False)
     """Whether this server ever answered: one that did is waited for when it goes away."""
@@ -220,8 +218,7 @@ def _parse(text: str) -> dict[str, object]:
     return data if isinstance(data, dict) else {"value": data}
 
 
-QUIET_S = 40.0
-"""The server sends a comment every 15 s: a connection that is silent for longer is dead."""
+QUIET_S = 40.0  # the server sends a comment every 15 s: a connection that is silent for longer is dead
 OFFSET = "Batuta-Log-Offset"
 RANKS = "Batuta-Log-Ranks"
 

@@ -31,12 +31,10 @@ class Budget(NamedTuple):
 class Admitted:
     """For every row of the job table the largest size that it may have; 0 keeps it waiting."""
 
-    cap: IntArray | None = None
-    """None: every job may have its `max`."""
+    cap: IntArray | None = None  # None: every job may have its `max`
     refused: dict[int, tuple[Reason, Evidence]] | None = None
     """Why rows with cap 0 wait, and what limits rows whose cap is below their `max`."""
-    gpu_type: IntArray | None = None
-    """The GPU type whose quota each row uses; None leaves the choice to the next step."""
+    gpu_type: IntArray | None = None  # the GPU type whose quota each row uses; None leaves the choice to the next step
     budgets: tuple[Budget, ...] = ()
     wishes: Mapping[int, NodeRequirements] = field(default_factory=dict)
     """Rows whose quota is good for some nodes only: what they want of nodes, in place of their own wishes."""
@@ -46,8 +44,7 @@ class Admitted:
     """Rows that have GPUs and must give all of them up, and why."""
     idle: Mapping[int, tuple[Reason, Evidence]] = field(default_factory=dict)
     """Rows that leave their GPUs idle, or did so until a short while ago."""
-    found_idle: tuple[JobId, ...] = ()
-    """Those of which that is news."""
+    found_idle: tuple[JobId, ...] = ()  # those of which that is news
     contested: frozenset[int] = frozenset()
     """Rows that may start now at the cost of others, who lose or wait. If one of them finds no place, the
     others should have had its quota."""

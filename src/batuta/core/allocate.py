@@ -144,12 +144,9 @@ def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:
 class OpenTypes(NamedTuple):
     """What each row could have, by GPU type."""
 
-    speed: FloatArray
-    """Speed of one GPU relative to the reference type; 0 where the row may have none of the type."""
-    most: IntArray
-    """The largest legal size; 0 where the row may have none of the type."""
-    preferred: IntArray
-    """The type that it has, else the one that it would like best; -1 where it accepts none."""
+    speed: FloatArray  # speed of one GPU relative to the reference type; 0 where the row may have none of the type
+    most: IntArray  # the largest legal size; 0 where the row may have none of the type
+    preferred: IntArray  # the type that it has, else the one that it would like best; -1 where it accepts none
 
 
 def open_types(world: World, admitted: Admitted, capacity: list[int]) -> OpenTypes:
@@ -227,17 +224,13 @@ class Allocation:
     """What each row should have."""
 
     gpus: IntArray
-    gpu_type: IntArray | None
-    """The type that a row competes for, -1 where it accepts none; None when there is only one."""
-    capacity: list[int]
-    """GPUs by type."""
+    gpu_type: IntArray | None  # the type that a row competes for, -1 where it accepts none; None when there is only one
+    capacity: list[int]  # GPUs by type
     retiered: tuple[tuple[JobId, int], ...]
     reach: Reach | None
     """The most GPUs that their wishes leave to jobs, where that is less than they want; None for none."""
-    all_at_max: bool = False
-    """It is known without looking that every job gets its `max`."""
-    exchanges: bool = False
-    """The policy chose the types too: who runs may be sent from one to another."""
+    all_at_max: bool = False  # it is known without looking that every job gets its `max`
+    exchanges: bool = False  # the policy chose the types too: who runs may be sent from one to another
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:

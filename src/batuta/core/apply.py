@@ -21,8 +21,7 @@ from batuta.core.trial import TrialOutcome, run_id
 from batuta.core.utilisation import Idle, Usage, began_anew, learn_name, note_use, was_enlarged, was_told
 from batuta.core.world import ExcludedNodes, ForeignUsage, PastJob, World, speed_at
 
-AVOID_S = 60.0
-"""For so long after its back-off a job is not sent to a node again that would not have it."""
+AVOID_S = 60.0  # for so long after its back-off a job is not sent to a node again that would not have it
 
 
 def apply(world: World, event: ev.Event) -> None:

@@ -59,11 +59,9 @@ class Partitions:
     """All rows from the first on belong to the parts, in their order; a part may be empty."""
 
     lengths: IntArray
-    capacity: IntArray
-    """GPUs that the rows of each part may have together."""
+    capacity: IntArray  # GPUs that the rows of each part may have together
     starts: IntArray = field(init=False)
-    number: IntArray = field(init=False)
-    """By row: the number of its part."""
+    number: IntArray = field(init=False)  # by row: the number of its part
 
     def __post_init__(self) -> None:
         number = np.repeat(np.arange(len(self.lengths)), self.lengths)

@@ -22,8 +22,7 @@ from batuta.core.view import PoolView
 from batuta.core.world import World
 from batuta.core.world_view import part_of, pool_view
 
-_ANY_KIND = -2
-"""There is no choice of GPU types; -1 stands for none."""
+_ANY_KIND = -2  # there is no choice of GPU types; -1 stands for none
 
 
 def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Policy) -> Admitted:

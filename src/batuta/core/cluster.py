@@ -22,10 +22,8 @@ class Node:
     gpus: int
     gpu_type: str = "gpu"
     gpu_memory_mib: int = 16_384
-    cpus_milli: int = 0
-    """0 means: not counted."""
-    memory_mib: int = 0
-    """0 means: not counted."""
+    cpus_milli: int = 0  # 0 means: not counted
+    memory_mib: int = 0  # 0 means: not counted
     rack: str = ""
     zone: str = ""
     nvlink: tuple[int, ...] = ()
@@ -109,8 +107,7 @@ def placement_of(gpus: Iterable[tuple[NodeName, int]]) -> Placement:
     return Placement(tuple(Span(node, tuple(own)) for node, own in spans))
 
 
-EVERYTHING = "*"
-"""The toleration of all taints."""
+EVERYTHING = "*"  # the toleration of all taints
 
 
 class Operator(Enum):
@@ -132,8 +129,7 @@ class Requirement(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-NodeTerm: TypeAlias = tuple[Requirement, ...]
-"""Requirements that a node has to meet together."""
+NodeTerm: TypeAlias = tuple[Requirement, ...]  # requirements that a node has to meet together
 
 
 class NodeSelector(Protocol):

@@ -27,8 +27,7 @@ from batuta.core.reason import REPLICAS, Evidence, Reason
 from batuta.core.weigh import Changes
 from batuta.core.world import World
 
-PATIENCE_S = 600.0
-"""After so long a wait, no CPU-only job that goes later starts on the nodes that a job could use."""
+PATIENCE_S = 600.0  # after so long a wait, no CPU-only job that goes later starts on the nodes that a job could use
 _MIB_PER_GIB = 1024
 _MILLI = 1000
 
@@ -90,12 +89,9 @@ class _Room:
         )
         racks = {rack: number for number, rack in enumerate(table.by_rack)}
         self._rack: IntArray = np.array([racks[rack] for rack in table.rack_of], dtype=np.int64)
-        self._members: dict[int, BoolArray] = {}
-        """By set of nodes: the same as a column."""
-        self._full: dict[_Shape, int] = {}
-        """By shape: the fewest replicas for which there was no room."""
-        self._kept = 0
-        """Nodes that are kept for jobs that have waited for long."""
+        self._members: dict[int, BoolArray] = {}  # by set of nodes: the same as a column
+        self._full: dict[_Shape, int] = {}  # by shape: the fewest replicas for which there was no room
+        self._kept = 0  # nodes that are kept for jobs that have waited for long
 
     def place(self, rows: IntArray, placed: Placed, changes: Changes) -> None:
         """Starts these rows in their order, as far as they fit, and says why the others wait."""

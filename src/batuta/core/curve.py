@@ -17,10 +17,8 @@ class SpeedCurve:
     """`speeds[n]` is the speed with n GPUs; `speeds[0]` is 0; beyond the end the last value holds."""
 
     speeds: tuple[float, ...]
-    across_nodes: float = 1.0
-    """Factor on the speed when the GPUs lie on more than one node."""
-    across_racks: float = 1.0
-    """Further factor when they lie in more than one rack."""
+    across_nodes: float = 1.0  # factor on the speed when the GPUs lie on more than one node
+    across_racks: float = 1.0  # further factor when they lie in more than one rack
 
     def __post_init__(self) -> None:
         if len(self.speeds) < 2:
@@ -78,8 +76,7 @@ class CurvePool:
     flat: FloatArray = field(default_factory=lambda: np.zeros(1024))
     places: dict[SpeedCurve, tuple[int, int]] = field(default_factory=dict)
     used: int = 0
-    limit: int = 1 << 17
-    """Values beyond which it is worth looking for curves that no job has any more."""
+    limit: int = 1 << 17  # values beyond which it is worth looking for curves that no job has any more
 
     def add(self, curve: SpeedCurve) -> tuple[int, int]:
         """Where the curve starts and the index of its last value."""
@@ -154,10 +151,8 @@ class LegalSizes:
     step: IntArray
     set_of: IntArray
     sets: IntArray
-    regular: bool
-    """True when no job has an explicit list and every step is 1: the common, fastest case."""
-    rigid: bool = False
-    """True when it is known that no job may have more than its `min`."""
+    regular: bool  # True when no job has an explicit list and every step is 1: the common, fastest case
+    rigid: bool = False  # True when it is known that no job may have more than its `min`
 
     @staticmethod
     def build(low: IntArray, high: IntArray, step: IntArray, set_of: IntArray, sets: IntArray) -> LegalSizes:
@@ -205,8 +200,7 @@ class LegalSizes:
         return found
 
 
-FINE_NODES = 8
-"""Up to so many nodes every number is a size; beyond, there are four to an octave."""
+FINE_NODES = 8  # up to so many nodes every number is a size; beyond, there are four to an octave
 
 
 @lru_cache(maxsize=256)

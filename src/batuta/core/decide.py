@@ -22,10 +22,8 @@ from batuta.core.weigh import Changes, Costs, commands_for, weigh
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
-ROUNDS = 4
-"""So often quota is given out anew, because a job that got some finds no place."""
-FEW = 8
-"""So many jobs are found one by one in less time than by comparing two columns."""
+ROUNDS = 4  # so often quota is given out anew, because a job that got some finds no place
+FEW = 8  # so many jobs are found one by one in less time than by comparing two columns
 
 
 @dataclass(frozen=True, slots=True)

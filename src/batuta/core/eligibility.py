@@ -127,11 +127,9 @@ def _shrink(jobs: JobTable, givers: list[int], given: IntArray, short: int) -> d
     return {}
 
 
-CHANGES_PER_HOUR = 12.0
-"""So many changes an hour a job gains, up to CHANGES_AT_ONCE: together the most within any hour."""
+CHANGES_PER_HOUR = 12.0  # so many changes an hour a job gains, up to CHANGES_AT_ONCE: together the most within any hour
 MOST_CHANGES_AN_HOUR = int(CHANGES_AT_ONCE + CHANGES_PER_HOUR)
-SETTLES_S = 300.0
-"""For so long after a change estimates alone do not change a job again."""
+SETTLES_S = 300.0  # for so long after a change estimates alone do not change a job again
 HOUR_S = 3600.0
 
 CHANGES_DEMAND: frozenset[type] = frozenset(

@@ -42,8 +42,7 @@ class JobSubmitted(_Timed):
 
     job: Job
     cause: str = "submit"
-    task: str = ""
-    """What it runs, as JSON, for a backend that can: the World does not care."""
+    task: str = ""  # what it runs, as JSON, for a backend that can: the World does not care
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,9 @@ class JobFound(_OfJob):
     """
 
     placement: Placement
-    running: bool = True
-    """False while its replicas have their places but do not make progress yet."""
-    not_before_s: float = 0.0
-    """It is not resized again sooner than this."""
-    avoid: tuple[NodeName, ...] = ()
-    """Nodes that would not have it."""
+    running: bool = True  # False while its replicas have their places but do not make progress yet
+    not_before_s: float = 0.0  # it is not resized again sooner than this
+    avoid: tuple[NodeName, ...] = ()  # nodes that would not have it
     cause: str = "backend"
     detail: str = ""
 
@@ -79,8 +75,7 @@ class JobProgressed(_OfJob):
     curve: SpeedCurve | None = None
     restart_s: float | None = None
     cause: str = "progress"
-    progress: Progress | None = None
-    """What people want to know of it."""
+    progress: Progress | None = None  # what people want to know of it
     outlook: Outlook | None = field(default=None, metadata={"rare": True})
     """How its speed will change until its end, where that is known; it holds until another is told."""
 
@@ -89,8 +84,7 @@ class JobProgressed(_OfJob):
 class JobCheckpointed(_OfJob):
     """The job has saved a checkpoint, or its script has shown that it saves when it is asked."""
 
-    saved_s: float | None = None
-    """When the checkpoint was complete; None while there is none yet."""
+    saved_s: float | None = None  # when the checkpoint was complete; None while there is none yet
     cause: str = "progress"
 
 
@@ -99,12 +93,10 @@ class JobInterrupted(_OfJob):
     """All replicas are gone before the job was done; it waits again and may be started anew."""
 
     cause: str = "backend"
-    not_before_s: float = 0.0
-    """It is not started again sooner than this: a job that crashes at each start backs off."""
+    not_before_s: float = 0.0  # it is not started again sooner than this: a job that crashes at each start backs off
     exit_code: int | None = None
     detail: str = ""
-    avoid: tuple[NodeName, ...] = ()
-    """Nodes that would not have it."""
+    avoid: tuple[NodeName, ...] = ()  # nodes that would not have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +106,7 @@ class JobEnded(_OfJob):
     state: JobState
     cause: str = "backend"
     exit_code: int | None = None
-    detail: str = ""
-    """What people should know of the end, as a sentence."""
+    detail: str = ""  # what people should know of the end, as a sentence
     ended_s: float | None = None
     """When it really ended, where that was found out later, by a server that was not up then."""
     reason: Reason | None = field(default=None, metadata={"rare": True})
@@ -146,8 +137,7 @@ class JobWished(_OfJob):
     cause: str = "user"
 
 
-HELD_UP_CAUSE = "held-up"
-"""The cause of what the scheduler does about a job that some ranks hold up."""
+HELD_UP_CAUSE = "held-up"  # the cause of what the scheduler does about a job that some ranks hold up
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +146,10 @@ class JobHeldUp(_OfJob):
 
     reason: Reason
     evidence: Evidence = ()
-    ranks: tuple[int, ...] = ()
-    """Those that do, as far as it is known."""
-    nodes: tuple[NodeName, ...] = ()
-    """Where these are: to blame for it. Empty when the cause is unknown."""
-    avoid: tuple[NodeName, ...] = ()
-    """The job is not placed on these nodes …"""
-    until_s: float = 0.0
-    """… before this time."""
+    ranks: tuple[int, ...] = ()  # those that do, as far as it is known
+    nodes: tuple[NodeName, ...] = ()  # where these are: to blame for it. Empty when the cause is unknown.
+    avoid: tuple[NodeName, ...] = ()  # the job is not placed on these nodes …
+    until_s: float = 0.0  # … before this time
     cause: str = "held-up"
 
 
@@ -171,8 +157,7 @@ class JobHeldUp(_OfJob):
 class TransitionTimed(_OfJob):
     """How long the steps of a start, resize, migration or preemption took: it is over."""
 
-    gpus: int
-    """After it; 0 for a preemption."""
+    gpus: int  # after it; 0 for a preemption
     checkpoint_s: float | None = None
     """From the request to the answer; None when nothing was asked for, or it did not answer in time."""
     stop_s: float | None = None
@@ -257,8 +242,7 @@ class GpuFailed(_OfNode):
 
     gpu: int
     cause: str = "health"
-    reason: str | None = field(default=None, metadata={"rare": True})
-    """What is wrong with it, where that is known."""
+    reason: str | None = field(default=None, metadata={"rare": True})  # what is wrong with it, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +258,8 @@ class GpuRepaired(_OfNode):
 class HealthChanged(_OfNode):
     """What is thought of a GPU or node is another thing than before. The World does not care."""
 
-    gpu: int | None
-    """None: the whole node."""
-    state: str
-    """As core.health_record.State has it; `alert` when people have to look."""
+    gpu: int | None  # None: the whole node
+    state: str  # as core.health_record.State has it; `alert` when people have to look
     reason: str = ""
     cause: str = "health"
 
@@ -286,10 +268,8 @@ class HealthChanged(_OfNode):
 class GpusUsed(_OfNode):
     """How busy the GPUs of a node were lately. Told when that has changed, and now and then."""
 
-    gpus: tuple[float | None, ...]
-    """By number: 0 to 1, None where it cannot be measured."""
-    jobs: tuple[tuple[JobId, float], ...] = ()
-    """What jobs that share a card had of it, where that is known."""
+    gpus: tuple[float | None, ...]  # by number: 0 to 1, None where it cannot be measured
+    jobs: tuple[tuple[JobId, float], ...] = ()  # what jobs that share a card had of it, where that is known
     cause: str = "profiler"
 
 

@@ -65,8 +65,7 @@ def has_room(members: Mapping[NodeName, Member], out: Iterable[Target], target: 
     return before in {0, after} or after <= share * total + 1e-9
 
 
-MOST_INCIDENTS = 64
-"""Remembered of one GPU; a card that reports thousands of errors needs no better proof."""
+MOST_INCIDENTS = 64  # remembered of one GPU; a card that reports thousands of errors needs no better proof
 
 
 class HealthStateMachine:
@@ -76,8 +75,7 @@ class HealthStateMachine:
         self.rules = rules
         self.members: dict[NodeName, Member] = {}
         self.records: dict[Target, Record] = {}
-        self.cordons: dict[NodeName, Cordon] = {}
-        """Nodes that humans have cordoned. They are never undone here."""
+        self.cordons: dict[NodeName, Cordon] = {}  # nodes that humans have cordoned. They are never undone here.
 
     def add_node(self, name: NodeName, gpus: int, pool: str = "") -> None:
         """A node is there, or is another one than before."""
@@ -301,8 +299,7 @@ def _next(remedy: Action) -> Action:
     return REMEDIES[min(REMEDIES.index(remedy) + 1, len(REMEDIES) - 1)]
 
 
-FORM = 1
-"""The form of the values; one that is unknown is refused."""
+FORM = 1  # the form of the values; one that is unknown is refused
 
 
 def to_plain(book: HealthStateMachine) -> dict[str, Any]:

@@ -29,8 +29,7 @@ class Verdict(NamedTuple):
     scope: Scope
     reason: str
     rule: Rule | None = None
-    note: str = ""
-    """Why nothing is done about what is not harmless by itself."""
+    note: str = ""  # why nothing is done about what is not harmless by itself
 
     @property
     def at_idle(self) -> bool:
@@ -96,16 +95,14 @@ def _different_jobs(rule: Rule, finding: Finding, history: Iterable[Incident], l
 
 
 WHOLE_NODE: Final = -1
-BY_HEALTH: Final = "health"
-"""Who did it, where no human did."""
+BY_HEALTH: Final = "health"  # who did it, where no human did
 
 
 class State(StrEnum):
     """How a GPU or node is. The first two are in service."""
 
     HEALTHY = "healthy"
-    SUSPECT = "suspect"
-    """Something was found that alone is no reason to act, or that waits for its jobs to end."""
+    SUSPECT = "suspect"  # something was found that alone is no reason to act, or that waits for its jobs to end
     ILL = "ill"
     BURN_IN = "burn-in"
     PROBATION = "probation"
@@ -128,10 +125,8 @@ class Target(NamedTuple):
 class Cordon(NamedTuple):
     """A human's own word that nothing new shall start on a node."""
 
-    who: str = ""
-    """Empty where it is unknown."""
-    since_s: float = 0.0
-    """0 where it is unknown."""
+    who: str = ""  # empty where it is unknown
+    since_s: float = 0.0  # 0 where it is unknown
 
 
 @dataclass(slots=True)
@@ -139,21 +134,14 @@ class Record:
     """The health of one target."""
 
     state: State = State.HEALTHY
-    since_s: float = 0.0
-    """When it came into this state."""
+    since_s: float = 0.0  # when it came into this state
     reason: str = ""
-    who: str = ""
-    """Who brought it into this state: `health`, or a human's name."""
-    remedy: Action = Action.IGNORE
-    """What has to be done about it, while that is not done."""
-    held: bool = False
-    """It is ill and yet in service: taking it out would take too much of its pool."""
-    ends_s: float = 0.0
-    """When its probation is over."""
-    flaps: int = 0
-    """How many returns in a row did not last."""
-    returned_s: float | None = None
-    """When it last came back into service."""
+    who: str = ""  # who brought it into this state: `health`, or a human's name
+    remedy: Action = Action.IGNORE  # what has to be done about it, while that is not done
+    held: bool = False  # it is ill and yet in service: taking it out would take too much of its pool
+    ends_s: float = 0.0  # when its probation is over
+    flaps: int = 0  # how many returns in a row did not last
+    returned_s: float | None = None  # when it last came back into service
     incidents: list[Incident] = field(default_factory=list)
 
     @property

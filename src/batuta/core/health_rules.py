@@ -15,13 +15,11 @@ class Action(StrEnum):
     """What is done about a finding, from nothing to the most."""
 
     IGNORE = "ignore"
-    SUSPECT = "suspect"
-    """Remembered, and held against the hardware when several different jobs met it; nothing else."""
+    SUSPECT = "suspect"  # remembered, and held against the hardware when several different jobs met it; nothing else
     RESTART_JOB = "restart job"
     RESET_GPU = "reset GPU"
     REBOOT = "reboot"
-    REPLACE = "replace"
-    """Out of service until an administrator has looked: new hardware, new firmware, a cable."""
+    REPLACE = "replace"  # out of service until an administrator has looked: new hardware, new firmware, a cable
 
     @property
     def takes_out(self) -> bool:
@@ -29,23 +27,17 @@ class Action(StrEnum):
         return self in REMEDIES
 
 
-REMEDIES: Final = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE)
-"""Each is tried when the one before it did not help."""
+REMEDIES: Final = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE)  # each is tried when the one before it did not help
 
 
 class Source(StrEnum):
     """Where findings come from."""
 
-    XID = "xid"
-    """The GPU's driver, in the kernel log."""
-    SXID = "sxid"
-    """The driver of NVLink switches, in the kernel log."""
-    LOG = "log"
-    """What a job prints."""
-    NVML = "nvml"
-    """A figure of a GPU: its name is the text, its value the code."""
-    BEHAVIOUR = "behaviour"
-    """How a job does on a node: what an observer of jobs says of it."""
+    XID = "xid"  # the GPU's driver, in the kernel log
+    SXID = "sxid"  # the driver of NVLink switches, in the kernel log
+    LOG = "log"  # what a job prints
+    NVML = "nvml"  # a figure of a GPU: its name is the text, its value the code
+    BEHAVIOUR = "behaviour"  # how a job does on a node: what an observer of jobs says of it
 
     @property
     def has_codes(self) -> bool:
@@ -68,15 +60,11 @@ class Rule:
     means: str
     action: Action
     scope: Scope = Scope.GPU
-    first: int = 0
-    """The codes, or values, from `first` to `last`; of logs and behaviour there are none."""
+    first: int = 0  # the codes, or values, from `first` to `last`; of logs and behaviour there are none
     last: int = 0
-    pattern: re.Pattern[str] | None = None
-    """What must be found in the text besides; None: nothing."""
-    at_idle: bool = False
-    """Not at once: when no job has the GPU."""
-    follows: bool = False
-    """It is told after other errors, as their consequence: then it says nothing new."""
+    pattern: re.Pattern[str] | None = None  # what must be found in the text besides; None: nothing
+    at_idle: bool = False  # not at once: when no job has the GPU
+    follows: bool = False  # it is told after other errors, as their consequence: then it says nothing new
     counts: bool = True
     """Whether the same error in several jobs is held against the hardware: many meet what one has caused."""
 
@@ -90,20 +78,15 @@ class Rule:
 class HealthLimits:
     """How much it takes to act, and how far acting may go."""
 
-    jobs: int = 3
-    """An application error that so many different jobs met on one GPU is the GPU's fault."""
-    within_s: float = 86_400.0
-    """Errors longer ago than this are forgotten."""
-    restarts: int = 3
-    """So often within that time a job is restarted for its own errors; then it has to help itself."""
-    incident_s: float = 60.0
-    """The same error again within this time is still the same incident."""
+    jobs: int = 3  # an application error that so many different jobs met on one GPU is the GPU's fault
+    within_s: float = 86_400.0  # errors longer ago than this are forgotten
+    restarts: int = 3  # so often within that time a job is restarted for its own errors; then it has to help itself
+    incident_s: float = 60.0  # the same error again within this time is still the same incident
     probation_s: float = 1_800.0
     longest_probation_s: float = 86_400.0
     calm_s: float = 604_800.0
     """Who falls ill again within this time after a return flaps: the next probation is twice as long."""
-    share: float = 0.25
-    """The part of a pool's GPUs that may be out of service automatically; 0: nothing is taken out."""
+    share: float = 0.25  # the part of a pool's GPUs that may be out of service automatically; 0: nothing is taken out
 
     def probation_after_s(self, flaps: int) -> float:
         """How long the next probation is; doubled for each return that did not last."""
@@ -131,8 +114,7 @@ class HealthRules:
         return next((rule for rule in self.rules if rule.fits(source, code, text)), None)
 
 
-_UNITS: Final = {"temperature": " °C"}
-"""Of figures that are no plain numbers."""
+_UNITS: Final = {"temperature": " °C"}  # of figures that are no plain numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +126,8 @@ class Finding:
     source: Source
     code: int = 0
     text: str = ""
-    gpu: int | None = None
-    """None: not about a GPU, or it is unknown about which."""
-    jobs: tuple[JobId, ...] = ()
-    """Whose work was hit."""
+    gpu: int | None = None  # None: not about a GPU, or it is unknown about which
+    jobs: tuple[JobId, ...] = ()  # whose work was hit
 
     @property
     def name(self) -> str:

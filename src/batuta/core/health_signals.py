@@ -26,22 +26,15 @@ def findings_in(rules: HealthRules, lines: Iterable[str], worker: Span, job: Job
 class Figure(StrEnum):
     """What is looked at. A GPU that does not answer to one of them is not judged by it."""
 
-    LOST = "lost"
-    """1: the driver does not reach the GPU any more, or does not count it any more."""
+    LOST = "lost"  # 1: the driver does not reach the GPU any more, or does not count it any more
     ECC_CORRECTED = "ecc-corrected"
-    ECC_UNCORRECTED = "ecc-uncorrected"
-    """Since the driver was loaded."""
+    ECC_UNCORRECTED = "ecc-uncorrected"  # since the driver was loaded
     REMAP_PENDING = "remap-pending"
-    REMAP_FAILED = "remap-failed"
-    """1: so it is."""
-    NVLINKS_DOWN = "nvlinks-down"
-    """How many are not up, where others of the same GPU are."""
-    NVLINK_ERRORS = "nvlink-errors"
-    """Replays, recoveries and checksum errors of all links."""
-    TEMPERATURE = "temperature"
-    """In °C."""
-    SLOWED_DOWN = "slowed-down"
-    """1: clocks are low for heat or power, by the hardware's own doing."""
+    REMAP_FAILED = "remap-failed"  # 1: so it is
+    NVLINKS_DOWN = "nvlinks-down"  # how many are not up, where others of the same GPU are
+    NVLINK_ERRORS = "nvlink-errors"  # replays, recoveries and checksum errors of all links
+    TEMPERATURE = "temperature"  # in °C
+    SLOWED_DOWN = "slowed-down"  # 1: clocks are low for heat or power, by the hardware's own doing
 
 
 COUNTERS: Final = frozenset({Figure.ECC_CORRECTED, Figure.ECC_UNCORRECTED, Figure.NVLINK_ERRORS})

@@ -18,12 +18,9 @@ from batuta.core.trial import TrialPlan
 class ExpectedWork:
     """How long earlier jobs say that this one takes, in seconds on one GPU of the reference type."""
 
-    seconds: tuple[float, ...]
-    """P10, P25, P50, P75 and P90."""
-    source: str
-    """Whose history it is: "the same user and name", "the same queue" …"""
-    jobs: int
-    """How many jobs of the past it rests upon."""
+    seconds: tuple[float, ...]  # P10, P25, P50, P75 and P90
+    source: str  # whose history it is: "the same user and name", "the same queue" …
+    jobs: int  # how many jobs of the past it rests upon
 
     @property
     def p10_s(self) -> float:
@@ -43,15 +40,11 @@ class SizeChoice:
     """Why a job whose user left the size open asks for as many GPUs as it does."""
 
     gpus: int
-    best_gpus: int = 0
-    """The fastest size that it may have; 0 when nothing is known of its speed."""
-    speed_share: float = 1.0
-    """Its speed with `gpus`, as a share of that with `best_gpus`."""
+    best_gpus: int = 0  # the fastest size that it may have; 0 when nothing is known of its speed
+    speed_share: float = 1.0  # its speed with `gpus`, as a share of that with `best_gpus`
     application: str = ""
-    jobs: int = 0
-    """How many earlier jobs of the application were measured."""
-    trial: bool = False
-    """They were its own trial runs."""
+    jobs: int = 0  # how many earlier jobs of the application were measured
+    trial: bool = False  # they were its own trial runs
 
     @property
     def sentence(self) -> str:
@@ -127,8 +120,7 @@ class Share:
 
     memory_mib: int = 0
     compute_percent: int = 0
-    soft: bool = False
-    """Its compute may be exceeded while no other job wants the card's time; memory never."""
+    soft: bool = False  # its compute may be exceeded while no other job wants the card's time; memory never
 
     def booked_percent(self, promised_percent: int) -> int:
         """What is booked for it at most, of a card whose compute is promised so often to soft shares."""
@@ -152,13 +144,11 @@ class Job:
     max: int = 1
     sizes: tuple[int, ...] | None = None
     gpus_per_replica: int = 1
-    sequence: int = 0
-    """Place among jobs with the same submit time, for sources that have an order; then the id decides."""
+    sequence: int = 0  # place among jobs with the same submit time, for sources that have an order; then the id decides
     name: str = ""
     user: str = ""
     queue: str = "default"
-    namespace: str = ""
-    """Where its queue's name is looked up first; empty where there are no namespaces."""
+    namespace: str = ""  # where its queue's name is looked up first; empty where there are no namespaces
     priority: int = 0
     kind: JobKind = JobKind.SCRIPT
     application: str = ""
@@ -166,31 +156,21 @@ class Job:
     """Accepted GPU types with their speed relative to the reference type; empty accepts all at 1."""
     share: Share | None = None
     topology: Topology = ANYWHERE
-    cpus_milli_per_gpu: int = 0
-    """For each replica of a CPU-only job."""
-    memory_mib_per_gpu: int = 0
-    """For each replica of a CPU-only job."""
-    node_labels: tuple[tuple[str, str], ...] = ()
-    """Labels that a node must have."""
-    node_terms: tuple[NodeTerm, ...] = ()
-    """A node must meet one of these as well; empty for none to meet."""
+    cpus_milli_per_gpu: int = 0  # for each replica of a CPU-only job
+    memory_mib_per_gpu: int = 0  # for each replica of a CPU-only job
+    node_labels: tuple[tuple[str, str], ...] = ()  # labels that a node must have
+    node_terms: tuple[NodeTerm, ...] = ()  # a node must meet one of these as well; empty for none to meet
     tolerations: tuple[str, ...] = ()
     """Taints that it does not mind: `key`, `key=value`, either with `:effect`; `*` for all."""
     curve: SpeedCurve = field(default_factory=lambda: linear_curve(1))
-    work_s: float = 3600.0
-    """Predicted run time on one GPU of the reference type."""
-    restart_s: float = 30.0
-    """Predicted seconds without progress after a start, resize or migration."""
+    work_s: float = 3600.0  # predicted run time on one GPU of the reference type
+    restart_s: float = 30.0  # predicted seconds without progress after a start, resize or migration
     checkpoint_interval_s: float | None = None
     """Seconds between checkpoints; None means that it checkpoints when asked, so nothing is lost."""
-    expected: ExpectedWork | None = None
-    """What earlier jobs said of its length at its submit; then `work_s` is the P50."""
-    size_choice: SizeChoice | None = None
-    """Why it asks for `size`, where its user left that open."""
-    time_limit_s: float | None = None
-    """How long it may run, over all its restarts; None for as long as it takes."""
-    trial: TrialPlan | None = None
-    """What is to be tried out before it is queued."""
+    expected: ExpectedWork | None = None  # what earlier jobs said of its length at its submit; then `work_s` is the P50
+    size_choice: SizeChoice | None = None  # why it asks for `size`, where its user left that open
+    time_limit_s: float | None = None  # how long it may run, over all its restarts; None for as long as it takes
+    trial: TrialPlan | None = None  # what is to be tried out before it is queued
     trial_of: JobId | None = None
     """The job that this is a trial run of: it is measured and then ended, however far it is."""
     restartable: bool = True
@@ -286,22 +266,17 @@ class DesiredState(IntEnum):
     """Kept in the World, so that it holds until it is fulfilled, whatever is killed meanwhile."""
 
     RUN = 0
-    PARK = 1
-    """Have no GPUs until a user says RUN again."""
-    CANCEL = 2
-    """End. This cannot be taken back."""
-    EVICT = 3
-    """Leave the GPUs that it has, then run again: how a node is drained."""
-    TRY = 4
-    """Run when trial runs have told how; RUN does not wait for them."""
+    PARK = 1  # have no GPUs until a user says RUN again
+    CANCEL = 2  # end. This cannot be taken back.
+    EVICT = 3  # leave the GPUs that it has, then run again: how a node is drained
+    TRY = 4  # run when trial runs have told how; RUN does not wait for them
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The last that was heard; None where the job does not say."""
 
-    fraction: float | None = None
-    """Of all its work, 0 to 1."""
+    fraction: float | None = None  # of all its work, 0 to 1
     step: int | None = None
     total_steps: int | None = None
     epoch: float | None = None

@@ -23,8 +23,7 @@ from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.phases import Outlook
 
 _NAN = float("nan")
-CHANGES_AT_ONCE = 6.0
-"""Changes that a new job has; see eligibility.py."""
+CHANGES_AT_ONCE = 6.0  # changes that a new job has; see eligibility.py
 
 
 class Beside(NamedTuple):
@@ -51,10 +50,8 @@ class Phase(IntEnum):
     STARTING = 1
     RUNNING = 2
     RESIZING = 3
-    BROKEN = 4
-    """It lost some of its GPUs and holds the others until the next cycle."""
-    STOPPING = 5
-    """It is being ended for good and has no GPUs any more."""
+    BROKEN = 4  # it lost some of its GPUs and holds the others until the next cycle
+    STOPPING = 5  # it is being ended for good and has no GPUs any more
 
 
 _PHASES = tuple(Phase)
@@ -67,8 +64,7 @@ _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase
 class _FloatColumn:
     """A column of floats, a row for each living job; columns are numbered as they are declared."""
 
-    names: ClassVar[list[str]] = []
-    """By number: the name under which snapshots store a column."""
+    names: ClassVar[list[str]] = []  # by number: the name under which snapshots store a column
 
     def __set_name__(self, owner: type[JobColumns], name: str) -> None:
         self._number = _number_in(self.names, name)
@@ -117,10 +113,8 @@ class JobColumns:
     last_resize_s = _FloatColumn()
     tier_since_s = _FloatColumn()
     remaining_s = _FloatColumn()
-    rate = _FloatColumn()
-    """Work that each job does in a second, as it is believed."""
-    anchor_s = _FloatColumn()
-    """When `remaining_s` was true."""
+    rate = _FloatColumn()  # work that each job does in a second, as it is believed
+    anchor_s = _FloatColumn()  # when `remaining_s` was true
     attained_gpu_s = _FloatColumn()
     service_gpu_s = _FloatColumn()
     restart_s = _FloatColumn()
@@ -132,8 +126,7 @@ class JobColumns:
     changes_left = _FloatColumn()
 
     # What `explain` needs comes first, what a request fills comes next, so that each is one block.
-    held = _IntColumn(stored="gpus")
-    """GPUs that each job has, or replicas of a CPU-only one."""
+    held = _IntColumn(stored="gpus")  # GPUs that each job has, or replicas of a CPU-only one
     phase = _IntColumn()
     size = _IntColumn()
     min = _IntColumn()
@@ -148,12 +141,10 @@ class JobColumns:
     gpu_type = _IntColumn()
     restarts = _IntColumn()
     lost_gpus = _IntColumn()
-    is_narrow = _IntColumn(stored="narrow")
-    """1 for a job to which the open nodes leave fewer GPUs than it wants."""
+    is_narrow = _IntColumn(stored="narrow")  # 1 for a job to which the open nodes leave fewer GPUs than it wants
     wish = _IntColumn()
     changed_generation = _IntColumn()
-    is_cpu_only = _IntColumn(stored="cpu_only")
-    """1 for a job without GPUs."""
+    is_cpu_only = _IntColumn(stored="cpu_only")  # 1 for a job without GPUs
 
     def copied(self) -> JobColumns:
         """A copy of all columns, which no event changes."""
@@ -195,40 +186,28 @@ class JobTable(JobColumns):
     """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
     curves: CurvePool = field(default_factory=CurvePool)
     size_sets: SizeSetPool = field(default_factory=SizeSetPool)
-    outlooks: dict[JobId, Outlook] = field(default_factory=dict)
-    """How speeds will change, of the jobs that said so."""
+    outlooks: dict[JobId, Outlook] = field(default_factory=dict)  # how speeds will change, of the jobs that said so
     queues: dict[tuple[str, str], int] = field(default_factory=dict)
     """By namespace and name: the number in the column `queue`."""
-    picky: int = 0
-    """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
-    irregular: int = 0
-    """Jobs that may not have every size between `min` and `max`."""
+    picky: int = 0  # Jobs that take shares of a GPU or care for its type; without any, allocation has less to do
+    irregular: int = 0  # Jobs that may not have every size between `min` and `max`
     checkpoints: dict[JobId, float | None] = field(default_factory=dict)
     """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
     a job whose script saves when it is asked."""
-    cpu_only: int = 0
-    """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
+    cpu_only: int = 0  # Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas.
     unsaved: set[JobId] = field(default_factory=set)
     """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
     ones that are not declared restartable and of which no checkpoint was seen."""
-    elastic: int = 0
-    """Jobs that may have more than their `min`."""
+    elastic: int = 0  # Jobs that may have more than their `min`
     beside: Beside = field(default_factory=lambda: Beside(0, 0, 0))
     """What all jobs together ask for, of those that ask for more than GPUs."""
-    total_max: int = 0
-    """What all jobs together would have if each had its `max`, …"""
-    short: set[JobId] = field(default_factory=set)
-    """… and which ones have something else now."""
-    moving: int = 0
-    """Jobs that are just starting or resizing."""
-    broken: int = 0
-    """Jobs that lost some of their GPUs."""
-    narrow: int = 0
-    """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
-    held_back: int = 0
-    """Jobs whose user does not want them to run, or that wait after a failure."""
-    crowd_s: float = 0.0
-    """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
+    total_max: int = 0  # what all jobs together would have if each had its `max`, …
+    short: set[JobId] = field(default_factory=set)  # … and which ones have something else now
+    moving: int = 0  # Jobs that are just starting or resizing
+    broken: int = 0  # Jobs that lost some of their GPUs
+    narrow: int = 0  # Jobs for which the open nodes have fewer GPUs than they want, even if they were alone
+    held_back: int = 0  # Jobs whose user does not want them to run, or that wait after a failure
+    crowd_s: float = 0.0  # seconds that jobs were here, summed over all that ever were; what a share of the cluster was
 
     def outlook(self) -> IntArray:
         """A copy of gpus, phase, size, min and max, in this order."""

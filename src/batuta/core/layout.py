@@ -16,19 +16,16 @@ from batuta.core.cluster import Node, Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.node_table import NodeTable
 
-UNCOUNTED = 1 << 60
-"""CPU or memory of a node that does not count them."""
+UNCOUNTED = 1 << 60  # CPU or memory of a node that does not count them
 
 
 class Card(NamedTuple):
     """What the shares on one GPU have taken together."""
 
-    compute_percent: int
-    """With hard limits: these are promises."""
+    compute_percent: int  # with hard limits: these are promises
     memory_mib: int
     shares: int
-    soft_percent: int = 0
-    """Compute with soft limits: more of it may be given away than there is."""
+    soft_percent: int = 0  # compute with soft limits: more of it may be given away than there is
 
     def booked_percent(self, promised_percent: int) -> int:
         """Of the compute of a card that is promised so often to soft shares; 100 is all of it."""
@@ -57,16 +54,11 @@ class Layout:
     healthy: list[int] = field(default_factory=list)
     cpus_milli: list[int] = field(default_factory=list)
     memory_mib: list[int] = field(default_factory=list)
-    buckets: list[int] = field(default_factory=lambda: [0])
-    """buckets[k]: the nodes with exactly k free GPUs."""
-    cards: dict[tuple[int, int], Card] = field(default_factory=dict)
-    """GPUs with shares on them; such a GPU is not free."""
-    usable: int = 0
-    """Nodes that may get new replicas: neither lost nor cordoned."""
-    total_free: int = 0
-    """Free GPUs of all nodes together."""
-    _lent: bool = False
-    """What lies beside the GPUs is another layout's: it is copied before it is changed."""
+    buckets: list[int] = field(default_factory=lambda: [0])  # buckets[k]: the nodes with exactly k free GPUs
+    cards: dict[tuple[int, int], Card] = field(default_factory=dict)  # GPUs with shares on them; such a GPU is not free
+    usable: int = 0  # nodes that may get new replicas: neither lost nor cordoned
+    total_free: int = 0  # free GPUs of all nodes together
+    _lent: bool = False  # what lies beside the GPUs is another layout's: it is copied before it is changed
 
     def add(self, node: Node) -> None:
         i = len(self.free)

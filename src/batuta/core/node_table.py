@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from batuta.core.world import ForeignUsage, World
 
 
-TYPE_LABEL = "batuta.dev/gpu-type"
-"""Every node with GPUs has this label, whatever else is written on it."""
-NO_TYPE = -1
-"""The type of a node without GPUs. It is in no set of `by_type`."""
+TYPE_LABEL = "batuta.dev/gpu-type"  # every node with GPUs has this label, whatever else is written on it
+NO_TYPE = -1  # the type of a node without GPUs. It is in no set of `by_type`.
 OFFERS_SHARES = ("batuta.dev/offers-shares", "true")
 """A label of nodes of which shares can be had: jobs ask for it where not every node holds them to one."""
 
@@ -52,8 +50,7 @@ class NodeTable:
     by_type: list[int] = field(default_factory=list)
     by_rack: dict[str, int] = field(default_factory=dict)
     by_label: dict[tuple[str, str], int] = field(default_factory=dict)
-    by_key: dict[str, int] = field(default_factory=dict)
-    """Nodes with a label of this name, whatever its value."""
+    by_key: dict[str, int] = field(default_factory=dict)  # nodes with a label of this name, whatever its value
     by_size: dict[int, int] = field(default_factory=dict)
     models: dict[Node, int] = field(default_factory=dict)
     """Nodes that differ in name and place only, by what they have in common."""
@@ -166,8 +163,7 @@ def _leave(by_trait: dict[Any, int], bit: int) -> None:
             del by_trait[trait]
 
 
-ROOMY = 1 << 40
-"""Replicas without GPUs that fit on a node which counts neither CPU nor memory."""
+ROOMY = 1 << 40  # replicas without GPUs that fit on a node which counts neither CPU nor memory
 
 
 class NodeRequirements(NamedTuple):

@@ -38,8 +38,7 @@ class Phases:
         seconds[:, 0] = 0.0  # not read; infinity would only spoil sums
         table = np.zeros((len(marks), per_s.shape[1]))
         np.cumsum(seconds, axis=0, out=table[1:])
-        self.spent_s = frozen(table)
-        """`[k, n]`: seconds from the first mark to mark k with n GPUs."""
+        self.spent_s = frozen(table)  # `[k, n]`: seconds from the first mark to mark k with n GPUs
 
     @property
     def most_gpus(self) -> int:
@@ -69,8 +68,7 @@ class Outlook:
 class SharedOutlook:
     """Jobs that share their phases. Sizes are matrices: a row for each of these jobs."""
 
-    rows: IntArray
-    """Which rows of the view these are."""
+    rows: IntArray  # which rows of the view these are
     phases: Phases
     ends: FloatArray
 

@@ -52,8 +52,7 @@ class Placed:
     failures: dict[int, Failure]
     """By row: targets that could not be placed. A running one keeps what it has, a waiting one waits."""
     moves: dict[int, Move]
-    layout: Layout
-    """What is free once all of this is done."""
+    layout: Layout  # what is free once all of this is done
 
 
 class Placer(Protocol):

@@ -16,51 +16,43 @@ from batuta.core.reason import REPLICAS, Evidence, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class _Give:
+    job: JobId
+    placement: Placement
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Take:
+    job: JobId
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start(_Give):
     """Run a job that has no GPUs."""
 
-    job: JobId
-    placement: Placement
-    reason: Reason
-    evidence: Evidence = ()
-
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(_Give):
     """Give a running job another number of GPUs."""
 
-    job: JobId
-    placement: Placement
-    reason: Reason
-    evidence: Evidence = ()
-
 
 @dataclass(frozen=True, slots=True)
-class Migrate:
+class Migrate(_Give):
     """Give a running job the same number of GPUs elsewhere."""
 
-    job: JobId
-    placement: Placement
-    reason: Reason
-    evidence: Evidence = ()
-
 
 @dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(_Take):
     """Take all GPUs from a job; it keeps its progress and waits again."""
 
-    job: JobId
-    reason: Reason
-    evidence: Evidence = ()
-
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(_Take):
     """End a job for good, whether it has GPUs or not. It is over once the backend says so."""
-
-    job: JobId
-    reason: Reason
-    evidence: Evidence = ()
 
 
 Command: TypeAlias = Start | Resize | Migrate | Preempt | Stop
@@ -85,17 +77,13 @@ class Decisions:
 
     ids: Sequence[JobId]
     gpus: IntArray
-    moving: BoolArray | None
-    """Rows that were just starting or resizing; None when there were none."""
+    moving: BoolArray | None  # rows that were just starting or resizing; None when there were none
     asked: IntArray
     low: IntArray
     high: IntArray
-    kind: IntArray | None
-    """The GPU type that each row competes for, -1 for none; None when there is only one."""
-    capacity: tuple[int, ...]
-    """GPUs by type."""
-    free: tuple[int, ...]
-    """GPUs by type that are left when the plan is carried out."""
+    kind: IntArray | None  # the GPU type that each row competes for, -1 for none; None when there is only one
+    capacity: tuple[int, ...]  # GPUs by type
+    free: tuple[int, ...]  # GPUs by type that are left when the plan is carried out
     special: dict[int, tuple[Reason, Evidence]]
     """Rows whose reason does not follow from the columns, or needs numbers of its own."""
 
@@ -161,13 +149,10 @@ class Plan:
     time_s: float
     policy: str
     commands: tuple[Command, ...]
-    retiered: tuple[tuple[JobId, int], ...]
-    """Jobs that change their queue level, with the new level."""
+    retiered: tuple[tuple[JobId, int], ...]  # Jobs that change their queue level, with the new level
     decisions: Decisions
-    flavors: tuple[tuple[JobId, Flavors], ...] = ()
-    """Jobs that start, and the quota that they use."""
-    found_idle: tuple[JobId, ...] = ()
-    """Jobs that hold GPUs and were found not to use them; each is told once."""
+    flavors: tuple[tuple[JobId, Flavors], ...] = ()  # Jobs that start, and the quota that they use
+    found_idle: tuple[JobId, ...] = ()  # Jobs that hold GPUs and were found not to use them; each is told once
 
     @property
     def empty(self) -> bool:

@@ -13,26 +13,19 @@ from batuta.core.view import Choice, PoolView, TypedView
 class PlacerKind(Enum):
     """The placers that a policy may be defined with."""
 
-    TOPOLOGY = "topology"
-    """Close together, by rack, node, NVLink and NUMA."""
-    WHOLE_NODES = "whole-nodes"
-    """Jobs of more than a node on whole nodes; running jobs stay where they are."""
-    MOST_FREE = "most-free"
-    """The nodes with the most free GPUs first, as the published replays do."""
-    MOST_FREE_BY_SIZE = "most-free-by-size"
-    """The same, large jobs first."""
+    TOPOLOGY = "topology"  # close together, by rack, node, NVLink and NUMA
+    WHOLE_NODES = "whole-nodes"  # Jobs of more than a node on whole nodes; running jobs stay where they are
+    MOST_FREE = "most-free"  # the nodes with the most free GPUs first, as the published replays do
+    MOST_FREE_BY_SIZE = "most-free-by-size"  # the same, large jobs first
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTraits:
     """How jobs of the published replays learn and tune their batch size under a policy."""
 
-    knowledge: str = ""
-    """What the policy may know of jobs; empty: what the experiment says."""
-    adapts_batch: bool = False
-    """Jobs choose their batch size for the GPUs that they have."""
-    every_size: bool = False
-    """Batch sizes are chosen for every GPU count, not only for those that fill nodes."""
+    knowledge: str = ""  # what the policy may know of jobs; empty: what the experiment says
+    adapts_batch: bool = False  # Jobs choose their batch size for the GPUs that they have
+    every_size: bool = False  # batch sizes are chosen for every GPU count, not only for those that fill nodes
     explores: tuple[int, int, float, float] | None = None
     """How jobs explore larger sizes: GPUs of a job that was never measured, how many times the most that was
     measured it may have then, and the communication that is expected there. None: as usual."""
@@ -43,30 +36,23 @@ class PolicyTraits:
     """What a policy can do, and what it asks of the steps around it, declared as one value."""
 
     placer: PlacerKind = PlacerKind.TOPOLOGY
-    typed: bool = False
-    """It has `allocate_types` (TypedPolicy)."""
-    tiered: bool = False
-    """It has `tiers` (TieredPolicy)."""
-    parted: bool = False
-    """It has `allocate_parts` (PartedPolicy)."""
+    typed: bool = False  # it has `allocate_types` (TypedPolicy)
+    tiered: bool = False  # it has `tiers` (TieredPolicy)
+    parted: bool = False  # it has `allocate_parts` (PartedPolicy)
     generous: bool = False
     """It gives every job its `max` whenever that is within the capacity for all together. The scheduler does
     not ask it then, which in a quiet cluster is most of the time."""
-    weighs: bool = False
-    """It charges restarts itself, so the step `weigh` does not judge growth again."""
-    steady: bool = False
-    """It heeds `PoolView.held`: the jobs that keep their size."""
+    weighs: bool = False  # it charges restarts itself, so the step `weigh` does not judge growth again
+    steady: bool = False  # it heeds `PoolView.held`: the jobs that keep their size
     min_first: bool = False
     """No job grows while another job waits that would fit at its `min`. A server's default policy has it."""
-    as_published: bool = False
-    """A published baseline: changes are neither weighed nor held back, as its authors ran it."""
+    as_published: bool = False  # a published baseline: changes are neither weighed nor held back, as its authors ran it
     decide_every_s: float | None = None
     """The scheduler decides at least this often while jobs wait: the order changes with time alone."""
     replay: ReplayTraits = ReplayTraits()
 
 
-PLAIN = PolicyTraits()
-"""A policy that only divides GPUs."""
+PLAIN = PolicyTraits()  # a policy that only divides GPUs
 
 
 @runtime_checkable

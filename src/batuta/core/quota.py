@@ -22,10 +22,8 @@ class IdleAction(Enum):
     """What is done about a job that leaves its GPUs idle, beside telling so."""
 
     REPORT = "report"
-    SHRINK = "shrink"
-    """It is made as small as it may be."""
-    PARK = "park"
-    """It makes a checkpoint and waits until a user starts it again."""
+    SHRINK = "shrink"  # it is made as small as it may be
+    PARK = "park"  # it makes a checkpoint and waits until a user starts it again
 
 
 class IdleWish(NamedTuple):
@@ -43,10 +41,8 @@ NO_WISH = IdleWish()
 
 
 MILLI = 1000
-NO_LIMIT = 10_000_000 * MILLI
-"""A nominal quota of so much stands for no limit: more than any cluster has."""
-ALL_GPUS = "batuta.dev/gpus"
-"""A resource that counts every GPU of a job, whatever else counts it too."""
+NO_LIMIT = 10_000_000 * MILLI  # a nominal quota of so much stands for no limit: more than any cluster has
+ALL_GPUS = "batuta.dev/gpus"  # a resource that counts every GPU of a job, whatever else counts it too
 
 
 def counts_gpus(resource: str) -> bool:
@@ -61,8 +57,7 @@ class FlavorResource(NamedTuple):
     resource: str
 
 
-Flavors: TypeAlias = tuple[tuple[str, str], ...]
-"""By resource: the flavor that a job takes it from."""
+Flavors: TypeAlias = tuple[tuple[str, str], ...]  # by resource: the flavor that a job takes it from
 
 
 class Strategy(Enum):
@@ -150,18 +145,15 @@ class Flavor:
     name: str
     node_labels: tuple[tuple[str, str], ...] = ()
     node_taints: tuple[Taint, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-    """Added to what each job of this flavor tolerates."""
+    tolerations: tuple[Toleration, ...] = ()  # added to what each job of this flavor tolerates
 
 
 class Limits(NamedTuple):
     """The quota of one cell."""
 
     nominal: int = 0
-    borrowing: int | None = None
-    """The most that may be borrowed above nominal; None for as much as there is."""
-    lending: int | None = None
-    """The most that may be lent; None for all of it."""
+    borrowing: int | None = None  # the most that may be borrowed above nominal; None for as much as there is
+    lending: int | None = None  # the most that may be lent; None for all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +180,7 @@ class Preemption:
     reclaim: Reclaim = Reclaim.NEVER
     while_borrowing: bool = False
     """Kueue's borrowWithinCohort with policy LowerPriority: also jobs that borrow may push others aside."""
-    max_priority: int | None = None
-    """… of those with at most this priority; None for any lower than their own."""
+    max_priority: int | None = None  # … of those with at most this priority; None for any lower than their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +234,12 @@ class ClusterQueue:
     strategy: Strategy = Strategy.BEST_EFFORT_FIFO
     preemption: Preemption = Preemption()
     fungibility: Fungibility = Fungibility()
-    namespaces: Selector | None = Selector()
-    """Whose jobs it takes; None: it takes no jobs."""
+    namespaces: Selector | None = Selector()  # whose jobs it takes; None: it takes no jobs
     weight: float = 1.0
     stop: StopPolicy = StopPolicy.NONE
     idle: IdleWish = NO_WISH
-    trial: bool | None = None
-    """Whether its jobs are tried out before they wait; None: it does not say."""
-    max_priority: int | None = None
-    """The highest priority that users may give its jobs; None: it does not say."""
+    trial: bool | None = None  # whether its jobs are tried out before they wait; None: it does not say
+    max_priority: int | None = None  # the highest priority that users may give its jobs; None: it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +250,9 @@ class LocalQueue:
     cluster_queue: str
     namespace: str = ""
     stop: StopPolicy = StopPolicy.NONE
-    idle: IdleWish = NO_WISH
-    """Goes before that of its cluster queue."""
-    trial: bool | None = None
-    """The same."""
-    max_priority: int | None = None
-    """The same."""
+    idle: IdleWish = NO_WISH  # goes before that of its cluster queue
+    trial: bool | None = None  # the same
+    max_priority: int | None = None  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +352,7 @@ def flavor_resources_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[Fla
 
 
 DEFAULT_QUEUE = "default"
-REST_LABEL = (TYPE_LABEL, "*")
-"""The label of a flavor for all GPU types that a queue has no other flavor for."""
+REST_LABEL = (TYPE_LABEL, "*")  # the label of a flavor for all GPU types that a queue has no other flavor for
 _GPU = "nvidia.com/gpu"
 
 
@@ -384,8 +368,7 @@ class RestOfType(NamedTuple):
 class EffectiveQuota(Quota):
     """Declared quota, and the cluster queue `default` for jobs that name no queue."""
 
-    rest: tuple[RestOfType, ...] = ()
-    """What `default` may use, by GPU type; empty where it was declared itself."""
+    rest: tuple[RestOfType, ...] = ()  # what `default` may use, by GPU type; empty where it was declared itself
 
     def way(self, namespace: str, queue: str) -> LocalQueue | None:
         found = super().way(namespace, queue)

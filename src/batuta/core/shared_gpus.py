@@ -13,16 +13,14 @@ from batuta.core.job import Share
 from batuta.core.layout import EMPTY_CARD, Card
 from batuta.core.world import World
 
-WHOLE = 100
-"""Percent of a card."""
+WHOLE = 100  # percent of a card
 
 
 class _Size(NamedTuple):
     """What a card has."""
 
     memory_mib: int
-    promised_percent: int
-    """Of its compute, to soft shares together."""
+    promised_percent: int  # of its compute, to soft shares together
 
 
 class _OpenCards:
@@ -31,8 +29,7 @@ class _OpenCards:
     __slots__ = ("_bundles", "_levels")
 
     def __init__(self) -> None:
-        self._bundles: dict[int, tuple[Card, _Size]] = {}
-        """By number; of equally full ones the lowest is preferred."""
+        self._bundles: dict[int, tuple[Card, _Size]] = {}  # by number; of equally full ones the lowest is preferred
         self._levels: dict[_Size, list[list[tuple[int, int]]]] = {}
         """By size of a card, then by percent booked: memory taken and −number of each bundle, ascending."""
 
@@ -90,8 +87,7 @@ class SharedGpus:
         is_kept = np.logical_or.reduceat(fixed[rows], firsts) if len(rows) else np.zeros(0, dtype=bool)
         self._kept: IntArray = np.flatnonzero(is_kept)
         self._asked: IntArray = np.flatnonzero(~is_kept)
-        self.hidden: BoolArray = np.zeros(world.jobs.n, dtype=bool)
-        """Rows that the policy is not shown."""
+        self.hidden: BoolArray = np.zeros(world.jobs.n, dtype=bool)  # rows that the policy is not shown
         self.hidden[rows] = True
         self.hidden[rows[firsts[self._asked]]] = False
 

@@ -21,45 +21,32 @@ class TrialOutcome(Enum):
 class TrialPlan:
     """What is to be tried out before a job is queued. Kept with the job, so that a replay tries the same."""
 
-    sizes: tuple[int, ...]
-    """GPUs, ascending."""
-    budget_s: float
-    """Seconds after its submit a job is tried out no longer, whatever is measured by then."""
-    each_s: float
-    """Seconds that it runs at each size."""
-    priority: int = 0
-    """Of the trial runs."""
-    only: bool = False
-    """The job is over when it is tried out: its user only wanted to know."""
-    open_up_to: int | None = None
-    """The most GPUs that may be chosen for it; None where its user said a size."""
-    for_good: bool = False
-    """It keeps the size that is chosen."""
+    sizes: tuple[int, ...]  # GPUs, ascending
+    budget_s: float  # seconds after its submit a job is tried out no longer, whatever is measured by then
+    each_s: float  # seconds that it runs at each size
+    priority: int = 0  # of the trial runs
+    only: bool = False  # the job is over when it is tried out: its user only wanted to know
+    open_up_to: int | None = None  # the most GPUs that may be chosen for it; None where its user said a size
+    for_good: bool = False  # it keeps the size that is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasurement:
     """What one trial run showed. None: not known."""
 
-    run: str
-    """The id of the job that it was."""
+    run: str  # the id of the job that it was
     gpus: int
     outcome: TrialOutcome
     application: str = ""
     gpu_type: str = ""
-    nodes: int = 1
-    """Two stands for more of them; so it does for racks."""
+    nodes: int = 1  # two stands for more of them; so it does for racks
     racks: int = 1
-    unit: str = ""
-    """What its speed counts: samples, epochs or steps."""
-    batch: int = 0
-    """Samples in a step; 0 when it is not known."""
+    unit: str = ""  # what its speed counts: samples, epochs or steps
+    batch: int = 0  # samples in a step; 0 when it is not known
     units_per_s: float | None = None
     step_s: float | None = None
-    memory_mib: int | None = None
-    """The most that was in use on one of its GPUs."""
-    utilisation: float | None = None
-    """Of its GPUs on the average, 0 to 1."""
+    memory_mib: int | None = None  # the most that was in use on one of its GPUs
+    utilisation: float | None = None  # of its GPUs on the average, 0 to 1
     detail: str = ""
 
     @property

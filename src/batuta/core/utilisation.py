@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 1000
-_NEWS = 0.3
-"""How much a new measurement counts against all before."""
+_NEWS = 0.3  # how much a new measurement counts against all before
 
 
 def learn_name(world: World, name: str, busy: float) -> None:
@@ -59,8 +58,7 @@ def _name(job: Job) -> str:
 
 IDLE_AT = 0.02
 """A GPU that is busy for at most this part of the time is not used: monitors and drivers do something too."""
-STALE_S = 900.0
-"""What is known of a GPU for longer than this is not known any more."""
+STALE_S = 900.0  # what is known of a GPU for longer than this is not known any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +79,11 @@ class Usage(NamedTuple):
 class Idle(NamedTuple):
     """What is remembered of a job that left its GPUs idle."""
 
-    since_s: float | None = None
-    """None while it uses them, or that is unknown."""
-    busy_s: float | None = None
-    """Since when a job that is kept small uses what it has."""
+    since_s: float | None = None  # None while it uses them, or that is unknown
+    busy_s: float | None = None  # since when a job that is kept small uses what it has
     told: bool = False
     kept_small: bool = False
-    parked: Evidence = ()
-    """Why it was parked, if it was for that."""
+    parked: Evidence = ()  # why it was parked, if it was for that
 
 
 _FORGOTTEN = Idle()
@@ -97,8 +92,7 @@ _FORGOTTEN = Idle()
 class Verdict(NamedTuple):
     """What follows for one job."""
 
-    most: int | None
-    """GPUs that it may have at most; None: as many as ever."""
+    most: int | None  # GPUs that it may have at most; None: as many as ever
     reason: Reason
     evidence: Evidence
     is_news: bool = False

@@ -24,43 +24,30 @@ class PoolView:
     """
 
     now_s: float
-    capacity: int
-    """GPUs of this type that jobs may have now, those that they already have included."""
+    capacity: int  # GPUs of this type that jobs may have now, those that they already have included
     ids: Sequence[JobId]
     submit_s: FloatArray
-    first_start_s: FloatArray
-    """NaN for a job that never ran."""
-    tier: IntArray
-    """Queue level of Tiresias; 0 is the best."""
+    first_start_s: FloatArray  # NaN for a job that never ran
+    tier: IntArray  # queue level of Tiresias; 0 is the best
     tier_since_s: FloatArray
     size: IntArray
     min: IntArray
     max: IntArray
     sizes: LegalSizes
-    remaining_s: FloatArray
-    """Predicted run time that is left, on one GPU of this type."""
-    speed: Curves
-    """Speed with n GPUs relative to one."""
-    gpus: IntArray
-    """GPUs that the job has now."""
-    attained_gpu_s: FloatArray
-    """GPU-seconds since its submission."""
-    service_gpu_s: FloatArray
-    """GPU-seconds since its last start."""
-    last_start_s: FloatArray
-    """NaN for a job that never ran."""
-    last_stop_s: FloatArray
-    """When it last lost all its GPUs; NaN for never."""
-    last_resize_s: FloatArray
-    """NaN for never."""
+    remaining_s: FloatArray  # predicted run time that is left, on one GPU of this type
+    speed: Curves  # speed with n GPUs relative to one
+    gpus: IntArray  # GPUs that the job has now
+    attained_gpu_s: FloatArray  # GPU-seconds since its submission
+    service_gpu_s: FloatArray  # GPU-seconds since its last start
+    last_start_s: FloatArray  # NaN for a job that never ran
+    last_stop_s: FloatArray  # when it last lost all its GPUs; NaN for never
+    last_resize_s: FloatArray  # NaN for never
     restart_s: FloatArray
     priority: IntArray
     restart_left_s: FloatArray | None = None
     """Seconds until a job that was just started or resized makes progress; None where no job is."""
-    node_gpus: int = 0
-    """GPUs of the usual node of this type; 0 where that is not known."""
-    restarts: IntArray | None = None
-    """Starts, resizes and moves after the first start; None where that is not known."""
+    node_gpus: int = 0  # GPUs of the usual node of this type; 0 where that is not known
+    restarts: IntArray | None = None  # starts, resizes and moves after the first start; None where that is not known
     done_s: FloatArray | None = None
     """Work done since the submission, in the same seconds as what is left, whatever was lost or estimated
     anew since; None where that is not known."""
@@ -98,17 +85,13 @@ class TypedView:
     """All types together: its capacity is their sum, `max` and `sizes` hold for the type that has most for a
     row, and `remaining_s` is on one GPU of the reference type, whose relative speed is 1."""
     types: tuple[str, ...]
-    capacity: IntArray
-    """By type: GPUs that jobs may have now, those that they already have included."""
+    capacity: IntArray  # by type: GPUs that jobs may have now, those that they already have included
     speed: FloatArray
     """Speed of one GPU of a type relative to the reference type; 0 where the job may have none of it, for
     whatever reason: it does not accept the type, quota is for another one, no node of it suits."""
-    most: IntArray
-    """The largest legal size of each type, at least `min` where `speed` is above 0, and 0 elsewhere."""
-    gpu_type: IntArray
-    """The type of the GPUs that a job has now; -1 for none."""
-    node_gpus: tuple[int, ...]
-    """By type: GPUs of its usual node."""
+    most: IntArray  # the largest legal size of each type, at least `min` where `speed` is above 0, and 0 elsewhere
+    gpu_type: IntArray  # the type of the GPUs that a job has now; -1 for none
+    node_gpus: tuple[int, ...]  # by type: GPUs of its usual node
 
     def __len__(self) -> int:
         return len(self.gpu_type)

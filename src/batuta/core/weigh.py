@@ -27,16 +27,11 @@ from batuta.core.world import World, speed_at
 class Costs:
     """How changes are charged."""
 
-    enabled: bool = True
-    """False carries out whatever the policy says: for parity with schedulers that do not weigh."""
-    charge: float = 2.0
-    """Restarts charged per change: one to make it, one because it will be undone some day."""
-    horizon_restarts: float = 20.0
-    """A change has this many restart times to pay for itself, …"""
-    least_horizon_s: float = 600.0
-    """… but at least this long."""
-    growth: bool = True
-    """False where the policy itself charges growth its restart; then the sizes that it chose stand."""
+    enabled: bool = True  # False carries out whatever the policy says: for parity with schedulers that do not weigh
+    charge: float = 2.0  # restarts charged per change: one to make it, one because it will be undone some day
+    horizon_restarts: float = 20.0  # a change has this many restart times to pay for itself, …
+    least_horizon_s: float = 600.0  # … but at least this long
+    growth: bool = True  # False where the policy itself charges growth its restart; then the sizes that it chose stand
     freeze_transitions: bool = True
     """A job that is just starting or resizing is left alone, so that it is not restarted for ever."""
 
@@ -71,8 +66,7 @@ class Changes:
     after: dict[int, Placement | None]
     broken: set[int]
     moved: dict[int, tuple[Reason, Evidence]]
-    dropped: dict[int, Evidence]
-    """Growth that did not pay, with gain and cost."""
+    dropped: dict[int, Evidence]  # growth that did not pay, with gain and cost
 
     @staticmethod
     def of(world: World, targets: Sequence[Target], placed: Placed, admitted: Admitted) -> Changes:

@@ -33,12 +33,9 @@ class PastJob:
     progress: Progress | None = None
     exit_code: int | None = None
     detail: str = ""
-    trials: tuple[TrialMeasurement, ...] = ()
-    """What its trial runs showed, if it had some."""
-    placement: Placement | None = None
-    """Where a trial run was at its end."""
-    run_s: float | None = None
-    """How long it ran; None for a job that ended before that was counted."""
+    trials: tuple[TrialMeasurement, ...] = ()  # what its trial runs showed, if it had some
+    placement: Placement | None = None  # where a trial run was at its end
+    run_s: float | None = None  # how long it ran; None for a job that ended before that was counted
     reason: Reason | None = field(default=None, metadata={"rare": True})
     """Why it was ended, where it did not end by itself."""
     evidence: Evidence | None = field(default=None, metadata={"rare": True})
@@ -47,8 +44,7 @@ class PastJob:
 class ForeignUsage(NamedTuple):
     """What others use of a node."""
 
-    gpus: int = 0
-    """A set, as it was told: the node may have fewer GPUs by now."""
+    gpus: int = 0  # a set, as it was told: the node may have fewer GPUs by now
     cpus_milli: int = 0
     memory_mib: int = 0
 
@@ -65,16 +61,14 @@ class WorldCaches:
     """What follows from the state of a World, and is kept because it is read more often than it changes."""
 
     effective_quota: Quota = field(default_factory=Quota)
-    effective_from: Quota | None = None
-    """The declared quota that it follows from; None once nodes have changed."""
+    effective_from: Quota | None = None  # the declared quota that it follows from; None once nodes have changed
     reach: dict[NodeRequirements, list[int]] = field(default_factory=dict)
     """By what living jobs want of nodes, and by type: the most GPUs that such a job could have.
 
     For CPU-only jobs one number, the most replicas."""
     most: dict[JobId, list[int]] = field(default_factory=dict)
     """The same by job, as far as it was read: to compare wishes takes longer than to look here."""
-    open_capacity: list[int] = field(default_factory=list)
-    """GPUs of open nodes by type."""
+    open_capacity: list[int] = field(default_factory=list)  # GPUs of open nodes by type
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -86,38 +80,27 @@ class World:
     jobs: JobTable = field(default_factory=JobTable)
     nodes: NodeTable = field(default_factory=NodeTable)
     layout: Layout = field(init=False)
-    quota: Quota = field(default_factory=Quota)
-    """What administrators declared; `effective_quota` is what holds."""
-    flavors: dict[JobId, Flavors] = field(default_factory=dict)
-    """What quota each job with GPUs uses."""
+    quota: Quota = field(default_factory=Quota)  # what administrators declared; `effective_quota` is what holds
+    flavors: dict[JobId, Flavors] = field(default_factory=dict)  # what quota each job with GPUs uses
     past: dict[JobId, PastJob] = field(default_factory=dict)
-    progress: dict[JobId, Progress] = field(default_factory=dict)
-    """What living jobs said last."""
-    policy: str = ""
-    """The one that was chosen last; empty for the one that the engine was started with."""
-    cordoned: int = 0
-    """Nodes that a person took out of service."""
-    demand_generation: int = 0
-    """How often demand or capacity has changed; see eligibility.py."""
+    progress: dict[JobId, Progress] = field(default_factory=dict)  # what living jobs said last
+    policy: str = ""  # the one that was chosen last; empty for the one that the engine was started with
+    cordoned: int = 0  # nodes that a person took out of service
+    demand_generation: int = 0  # how often demand or capacity has changed; see eligibility.py
     lost: int = 0
     ill: dict[int, int] = field(default_factory=dict)
     """By node: GPUs that are ill themselves, whether the node is there or not."""
     others: dict[int, ForeignUsage] = field(default_factory=dict)
     """By node: what is used by others, who are no jobs of ours."""
-    avoided: dict[JobId, ExcludedNodes] = field(default_factory=dict)
-    """By job: nodes that would not have it."""
+    avoided: dict[JobId, ExcludedNodes] = field(default_factory=dict)  # by job: nodes that would not have it
     leaving: dict[JobId, Placement] = field(default_factory=dict)
     """By job: GPUs that were taken from it and that it may still be on, as it saves its work first."""
-    usage: dict[int, Usage] = field(default_factory=dict)
-    """By node: how busy its GPUs were, as it was last told."""
-    loads: dict[str, float] = field(default_factory=dict)
-    """By name: how busy jobs of that name keep a GPU."""
-    idle: dict[JobId, Idle] = field(default_factory=dict)
-    """Jobs that leave their GPUs idle, or did."""
+    usage: dict[int, Usage] = field(default_factory=dict)  # by node: how busy its GPUs were, as it was last told
+    loads: dict[str, float] = field(default_factory=dict)  # by name: how busy jobs of that name keep a GPU
+    idle: dict[JobId, Idle] = field(default_factory=dict)  # Jobs that leave their GPUs idle, or did
     trials: dict[JobId, tuple[TrialMeasurement, ...]] = field(default_factory=dict)
     """By living job that is tried out, or was: what that showed."""
-    forgotten: int = 0
-    """How many jobs that were over are not in `past` any more, since the owner of this World began."""
+    forgotten: int = 0  # how many jobs that were over are not in `past` any more, since the owner of this World began
     caches: WorldCaches = field(default_factory=WorldCaches)
 
     def __post_init__(self) -> None:

@@ -36,12 +36,9 @@ class Worker:
 
     rank: int = 0
     size: int = 1
-    host: str = "127.0.0.1"
-    """Where rank 0 is."""
-    ports: tuple[int, ...] = ()
-    """Where it may listen: the first of these that is free."""
-    run: str = ""
-    """The same for all workers of one start of one job, and for no others."""
+    host: str = "127.0.0.1"  # where rank 0 is
+    ports: tuple[int, ...] = ()  # where it may listen: the first of these that is free
+    run: str = ""  # the same for all workers of one start of one job, and for no others
     gpus_each: int = 1
 
     @property
@@ -84,8 +81,7 @@ _HELLO = struct.Struct("!8sII16s")
 _HEADER = struct.Struct("!II")
 _MAGIC, _WELCOME = b"batuta/1", b"welcome!"
 _RETRY_S = 0.05
-_SILENCE_S = 2.0
-"""How long an unknown peer at a port may keep this worker waiting."""
+_SILENCE_S = 2.0  # how long an unknown peer at a port may keep this worker waiting
 
 
 class PeerLost(Exception):

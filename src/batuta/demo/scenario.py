@@ -15,8 +15,7 @@ from importlib import resources
 
 from batuta.demo.training import parse_options
 
-RESTART_S = 2.0
-"""What a start or a resize of these jobs costs: a checkpoint within a step, and new processes."""
+RESTART_S = 2.0  # what a start or a resize of these jobs costs: a checkpoint within a step, and new processes
 _TIMES = (
     *((0.0, "vision"), (10.0, "tabular"), (30.0, "language")),
     *((50.0, "speech"), (60.0, "eval"), (115.0, "smoke")),
@@ -28,10 +27,8 @@ _MODULE = "batuta.demo.trainer"
 class Arrival:
     """A job of the demo, and when it comes."""
 
-    at_s: float
-    """Seconds after the demo's beginning."""
-    task_yaml_text: str
-    """The task file, with the Python that runs this in it: `python3` may be one without Batuta."""
+    at_s: float  # seconds after the demo's beginning
+    task_yaml_text: str  # the task file, with the Python that runs this in it: `python3` may be one without Batuta
 
 
 def demo_workload(*, rigid: bool = False) -> str:

@@ -38,8 +38,7 @@ from batuta.demo.training import (
     save_checkpoint,
 )
 
-_GO_ON, _SAVE = 0, 1
-"""What rank 0 notes beside its gradients, for all to do after this step."""
+_GO_ON, _SAVE = 0, 1  # what rank 0 notes beside its gradients, for all to do after this step
 _TERMINATED = 128 + signal.SIGTERM
 _LOG_EVERY_S = 1.0
 

@@ -24,8 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLES = 2048
-"""How many examples there are to learn from; an epoch sees each of them once."""
+SAMPLES = 2048  # how many examples there are to learn from; an epoch sees each of them once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ class Options:
     """One training: what decides its result, then what decides its pace."""
 
     steps: int = 200
-    batch: int = 64
-    """Samples of a step over all workers, so that a training gives the same losses at every size."""
+    batch: int = 64  # samples of a step over all workers, so that a training gives the same losses at every size
     seed: int = 0
     work_ms: float = 100.0
     comm_ms: float = 2.0
@@ -92,8 +90,7 @@ INPUTS, HIDDEN = 16, 32
 _RATE, _MOMENTUM = 0.05, 0.9
 _SHAPES = ((INPUTS, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
 WEIGHTS = sum(int(np.prod(shape)) for shape in _SHAPES)
-_DATA, _FIRST_WEIGHTS, _ORDER = range(3)
-"""What is drawn from a seed, each from a stream of its own."""
+_DATA, _FIRST_WEIGHTS, _ORDER = range(3)  # what is drawn from a seed, each from a stream of its own
 
 
 @dataclass(slots=True)
@@ -103,8 +100,7 @@ class State:
     weights: Vector
     velocity: Vector
     step: int = 0
-    loss: float = float("nan")
-    """Of the last step's batch, before its update."""
+    loss: float = float("nan")  # of the last step's batch, before its update
 
     def pack(self) -> Vector:
         """The state as one vector, to be sent to the other workers."""
@@ -227,8 +223,7 @@ def load_checkpoint(folder: Path, seed: int, batch: int) -> State | None:
 _KERNEL = b"step_vgpu_1ms"
 _KERNEL_S = 0.001
 _IMAGE = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry " + _KERNEL + b"() { ret; }\n\0"
-_HELD_BYTES = 256 << 20
-"""What weights and activations would take."""
+_HELD_BYTES = 256 << 20  # what weights and activations would take
 
 
 class VirtualGpu:

@@ -28,8 +28,7 @@ class Device:
 
     index: int
     uuid: str
-    type: str
-    """As task files name it: `A100`, `H100`, `T4`."""
+    type: str  # as task files name it: `A100`, `H100`, `T4`
     memory_mib: int
     numa: int = 0
 

@@ -35,18 +35,15 @@ from batuta.spec.task_resources import VIRTUAL_GPU
 
 DEFAULT_NODES, DEFAULT_GPUS = 2, 4
 MOST_NODES, MOST_GPUS = 1000, 64
-VIRTUAL_CPUS, VIRTUAL_MEMORY_GIB = 16, 128
-"""Of a virtual node, for each of its GPUs."""
+VIRTUAL_CPUS, VIRTUAL_MEMORY_GIB = 16, 128  # of a virtual node, for each of its GPUs
 _FOLDER = "vgpu"
 _MIB, _MIB_PER_GIB = 1 << 20, 1024
-_MADE_AHEAD = 32
-"""So many nodes have their device files before a job needs them: to make one takes some milliseconds."""
+_MADE_AHEAD = 32  # so many nodes have their device files before a job needs them: to make one takes some milliseconds
 _PLAIN = replace(MODELS["T4"], name="Batuta virtual GPU", memory_bytes=16 << 30)
 """What a virtual GPU is like that is of no real model."""
 _TAIL_BYTES = 32 * 1024
 _MOST_RANKS = 16
-_Figures = tuple[float | None, float | None]
-"""Memory in use, in MiB, and how busy: of one GPU."""
+_Figures = tuple[float | None, float | None]  # memory in use, in MiB, and how busy: of one GPU
 _log = logging.getLogger(__name__)
 
 
@@ -178,8 +175,7 @@ class VirtualGpus:
         self._home = home
         self._nodes = {node.name: node for node in nodes}
         self._libraries: Path | None = None
-        self._made: dict[NodeName, tuple[str, ...]] = {}
-        """By node: the UUIDs of its GPUs."""
+        self._made: dict[NodeName, tuple[str, ...]] = {}  # by node: the UUIDs of its GPUs
         self._making = threading.Lock()
 
     def build(self) -> None:

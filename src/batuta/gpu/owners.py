@@ -23,10 +23,8 @@ class Owner:
     """A pod of a job, or a job's replica on this machine."""
 
     job: str
-    pod: str = ""
-    """The pod, or the replica; empty where a job has no parts."""
-    namespace: str = ""
-    """Of both, on Kubernetes."""
+    pod: str = ""  # the pod, or the replica; empty where a job has no parts
+    namespace: str = ""  # of both, on Kubernetes
 
 
 class Owners:
@@ -48,8 +46,7 @@ class ProcessWork:
     pid: int
     start_ticks: int
     cpu_s: float
-    read_bytes: int | None = None
-    """From disks; None without permission."""
+    read_bytes: int | None = None  # from disks; None without permission
     written_bytes: int | None = None
 
 
@@ -136,8 +133,7 @@ class LocalOwners(Owners):
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._memo = ProcessCache(self._ask, proc)
-        self.progress_files: dict[str, str] = {}
-        """By job: the file to which its processes report their progress."""
+        self.progress_files: dict[str, str] = {}  # by job: the file to which its processes report their progress
 
     def of(self, pid: int) -> Owner | None:
         return self._memo.of(pid)

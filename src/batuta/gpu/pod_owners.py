@@ -33,8 +33,7 @@ _FULL_UID: Final = re.compile(_UID)
 POD_RESOURCES_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_METHOD: Final = "/v1.PodResourcesLister/List"
 _GPU_PREFIX: Final = "GPU-"
-_SHARED_MARK: Final = "::"
-"""A device plugin that shares a GPU puts a number behind this."""
+_SHARED_MARK: Final = "::"  # a device plugin that shares a GPU puts a number behind this
 AssignedGpus: TypeAlias = Mapping[str, tuple[str, str]]
 """By UUID of a GPU: namespace and name of the one pod that has it."""
 

@@ -35,10 +35,8 @@ class _Field(NamedTuple):
     wire_type: int
     write: Callable[[Any], int | bytes]
     read: Callable[[Any], Any]
-    split: Callable[[Any], Iterable[Any]]
-    """Returns the values to send; none for an empty field."""
-    join: Callable[[list[Any]], Any]
-    """Makes the field's value of all that were received."""
+    split: Callable[[Any], Iterable[Any]]  # returns the values to send; none for an empty field
+    join: Callable[[list[Any]], Any]  # makes the field's value of all that were received
 
 
 def encode(value: Any) -> bytes:

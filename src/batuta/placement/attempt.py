@@ -126,9 +126,6 @@ def why(room: ClusterState, job: Job, needs: int, gpu_type: int, held: int = 0) 
     return Failure(Reason.FRAGMENTED, (("needs", extra), ("free", free)))
 
 
-# ------------------------------------ packing: one node if possible, else few and close together; the fullest
-
-
 def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
     """Chooses nodes for a job, `home` in this order before others that are as good. None: no room."""
     for i in home:
@@ -305,9 +302,6 @@ def legal_above(job: Job, gpus: int) -> int:
         return job.sizes[above] if above < len(job.sizes) else gpus
     size = max(job.min, legal_floor(job, gpus) + job.gpus_per_replica)
     return size if size <= job.max else gpus
-
-
-# ---------------------------------------------- resizing: a running job stays on the GPUs it has where it can
 
 
 def keep_order(table: NodeTable, held: Placement, chosen: Mapping[int, int], step: int) -> Placement:

@@ -421,9 +421,6 @@ def _agree(
     return True
 
 
-# ---------------------------------------------------------------------------------- migration of running jobs
-
-
 def worth_of_move(draft: PlacementAttempt, row: int, before: Placement, after: Placement) -> Worth:
     """Moving a job. One that starts or is resized in this cycle restarts anyway: only its speed counts."""
     job = draft.world.jobs.jobs[row]

@@ -68,8 +68,7 @@ class SchedulingCycle:
         self._cap: IntArray = world.jobs.max.copy()
         self._refused: dict[int, tuple[Reason, Evidence]] = {}
         self._evicted: dict[int, Reason] = {}
-        self._contested: set[int] = set()
-        """Trees in which some lost quota or wait."""
+        self._contested: set[int] = set()  # trees in which some lost quota or wait
 
     def serve(self) -> dict[int, AdmissionResult]:
         """Who gets quota and who waits, by tree."""
@@ -270,8 +269,7 @@ class SchedulingCycle:
 class QuotaAdmission:
     """Gives out quota by Kueue's rules, with elasticity."""
 
-    patience_s: float = 600.0
-    """Who has waited so long is not overtaken any more by jobs that would delay it."""
+    patience_s: float = 600.0  # who has waited so long is not overtaken any more by jobs that would delay it
     _cache: AdmissionCache = field(default_factory=AdmissionCache, init=False, repr=False, compare=False)
     """What was worked out before and still holds: it makes answers faster and changes none."""
 
@@ -291,8 +289,7 @@ class _Admission:
         resolved_queues = resolve_queues(world, cache.resolved_queues)
         self._fingerprints = Fingerprints(world, now_s, resolved_queues, cache.number_of, without, patience_s)
         self._rows = {tree: rows.tolist() for tree, rows in self._fingerprints.rows.items()}
-        self._results: dict[int, AdmissionResult] = {}
-        """By tree."""
+        self._results: dict[int, AdmissionResult] = {}  # by tree
         self._cycles: list[SchedulingCycle] = []
 
     def admit(self) -> Admitted:

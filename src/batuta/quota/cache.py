@@ -36,17 +36,12 @@ class AdmissionResult:
     cap: IntArray
     refused: list[int]
     reasons: list[tuple[Reason, Evidence]]
-    new: dict[str, Admissions]
-    """By queue."""
-    admitted: list[tuple[int, Flavors]]
-    """The workloads that had quota before the cycle, by place."""
+    new: dict[str, Admissions]  # by queue
+    admitted: list[tuple[int, Flavors]]  # the workloads that had quota before the cycle, by place
     preempted: dict[int, Reason]
-    contested: bool
-    """Whether some got quota while others lost some or wait."""
-    grown_from: IntArray | None = None
-    """The caps from which the budgets were worked out: nodes may have lowered them."""
-    budgets: dict[str, list[Budget]] = field(default_factory=dict)
-    """By queue; their rows are places."""
+    contested: bool  # whether some got quota while others lost some or wait
+    grown_from: IntArray | None = None  # the caps from which the budgets were worked out: nodes may have lowered them
+    budgets: dict[str, list[Budget]] = field(default_factory=dict)  # by queue; their rows are places
 
 
 _NO_QUEUE, _NOT_CONCERNED = -1, -2
@@ -89,12 +84,9 @@ class Fingerprints:
         block = block[order]
         self.tree_of = number
         """By row: the number of its tree; -1 if it names a queue that is not there, -2 if it names none."""
-        self.rows: dict[int, IntArray] = {}
-        """By tree, the oldest first."""
-        self.fingerprint: dict[int, IntArray] = {}
-        """By tree: what is seen of each of these rows."""
-        self.place = np.zeros(world.jobs.n, dtype=np.int64)
-        """By row: its place among those of its tree."""
+        self.rows: dict[int, IntArray] = {}  # by tree, the oldest first
+        self.fingerprint: dict[int, IntArray] = {}  # by tree: what is seen of each of these rows
+        self.place = np.zeros(world.jobs.n, dtype=np.int64)  # by row: its place among those of its tree
         self.place[order] = np.arange(len(order)) - np.repeat(starts, np.diff(bounds))
         for tree, start, end in zip(trees.tolist(), bounds[:-1], bounds[1:], strict=True):
             self.rows[tree], self.fingerprint[tree] = order[start:end], block[start:end]
@@ -144,16 +136,11 @@ class Fingerprints:
 class EndOrder(NamedTuple):
     """What the answers owe to the clock: who will have ended before whom. Jobs are meant by their place in the tree."""
 
-    running: IntArray
-    """The workloads that will give quota back, as they are listed, …"""
-    first: IntArray
-    """… and which of them do so first, as far as it mattered, by their number in that list."""
-    asked: IntArray
-    """Workloads that wanted what is reserved for others, …"""
-    until: IntArray
-    """… whose end they would have had to be before, by its number in `first`, …"""
-    later: BoolArray
-    """… and whether they would end later than that."""
+    running: IntArray  # the workloads that will give quota back, as they are listed, …
+    first: IntArray  # … and which of them do so first, as far as it mattered, by their number in that list
+    asked: IntArray  # Workloads that wanted what is reserved for others, …
+    until: IntArray  # … whose end they would have had to be before, by its number in `first`, …
+    later: BoolArray  # … and whether they would end later than that
 
     def holds(self, fingerprints: Fingerprints, tree: int) -> bool:
         rows = fingerprints.rows[tree]
@@ -169,8 +156,7 @@ class CacheEntry(NamedTuple):
     """The result of one tree of cohorts, and what it was made from."""
 
     fingerprint: IntArray
-    things: Sequence[Any]
-    """Kept alive, because the fingerprint knows them by their identity."""
+    things: Sequence[Any]  # kept alive, because the fingerprint knows them by their identity
     end_order: EndOrder | None
     result: AdmissionResult
 
@@ -194,16 +180,12 @@ class AdmissionCache:
     """By namespace and name of a queue; None for jobs that quota does not concern."""
     all_options: list[FlavorOptions] = field(default_factory=list)
     """What there is to choose from in queues: mostly the same in many of them."""
-    options_of: dict[str, int] = field(default_factory=dict)
-    """By queue: the number of its flavor options."""
+    options_of: dict[str, int] = field(default_factory=dict)  # by queue: the number of its flavor options
     alike: dict[tuple[object, ...], QuotaRequest] = field(default_factory=dict)
     """What jobs that are alike ask for: the very same, whenever they came, for as long as nodes stay."""
-    entries: dict[int, CacheEntry] = field(default_factory=dict)
-    """By number of a tree of cohorts: its last result."""
-    number_of: dict[str, int] = field(default_factory=dict)
-    """By queue: the number of its tree."""
-    _reach: list[list[int]] = field(default_factory=list)
-    """What nodes could give to jobs, by what these want of nodes."""
+    entries: dict[int, CacheEntry] = field(default_factory=dict)  # by number of a tree of cohorts: its last result
+    number_of: dict[str, int] = field(default_factory=dict)  # by queue: the number of its tree
+    _reach: list[list[int]] = field(default_factory=list)  # what nodes could give to jobs, by what these want of nodes
 
     def empty_tree(self, quota: Quota) -> QuotaTree:
         if self._tree is None or self._tree[0] is not quota:

@@ -158,8 +158,7 @@ MOST_RESUMED = 64
 """So often a search for flavors goes on where it ended, in case it never comes to the end of all at once."""
 _SERVED = (Outcome.ADMITTED, Outcome.PREEMPTING)
 OnAdmit = Callable[[Workload], None]
-OnPreempt = Callable[[PreemptionTarget, Workload], None]
-"""Is told who was preempted, and for which other workload."""
+OnPreempt = Callable[[PreemptionTarget, Workload], None]  # is told who was preempted, and for which other workload
 
 
 class Scheduler:

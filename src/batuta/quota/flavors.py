@@ -31,11 +31,9 @@ class Mode(IntEnum):
     """How well a flavor would do, from not at all to at once."""
 
     NO_FIT = 0
-    NO_CANDIDATES = 1
-    """It would fit if others were gone, but none of them may be preempted."""
+    NO_CANDIDATES = 1  # it would fit if others were gone, but none of them may be preempted
     PREEMPT = 2
-    RECLAIM = 3
-    """As PREEMPT, and all who have to go borrow from this queue."""
+    RECLAIM = 3  # as PREEMPT, and all who have to go borrow from this queue
     FIT = 4
 
 
@@ -55,11 +53,9 @@ class Assignment:
     """Where a workload would get its quota."""
 
     mode: Mode = Mode.FIT
-    level: int = 0
-    """How far up the tree it borrows; 0 for not at all."""
+    level: int = 0  # how far up the tree it borrows; 0 for not at all
     usage: Amounts = field(default_factory=dict)
-    short: dict[int, int] = field(default_factory=dict)
-    """The flavor resources in which others would have to go."""
+    short: dict[int, int] = field(default_factory=dict)  # the flavor resources in which others would have to go
     flavors: dict[str, str] = field(default_factory=dict)
     counts: tuple[int, ...] = ()
     refusal: Refusal | None = None
@@ -77,8 +73,7 @@ class _Try(NamedTuple):
     mode: Mode
     level: int
     short: tuple[int, ...]
-    rank: PreemptionPossibility
-    """What the resource comes to that does worst here, by what the queue prefers."""
+    rank: PreemptionPossibility  # what the resource comes to that does worst here, by what the queue prefers
 
 
 class FlavorAssigner:

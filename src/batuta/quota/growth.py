@@ -21,8 +21,7 @@ from batuta.quota.snapshot import QuotaState
 from batuta.quota.tree import Amounts, Node
 from batuta.quota.workload import PODS, demand
 
-_PARTS = 4
-"""Into so many parts each competitor's share of what is idle is cut: more is fairer, and takes longer."""
+_PARTS = 4  # into so many parts each competitor's share of what is idle is cut: more is fairer, and takes longer
 
 
 class Growers(NamedTuple):
@@ -39,10 +38,8 @@ class _Group:
     queue: Node
     rows: IntArray
     wants: int
-    low: int
-    """What they have together without growth."""
-    per_gpu: Amounts
-    """On average, rounded up."""
+    low: int  # what they have together without growth
+    per_gpu: Amounts  # on average, rounded up
     granted: int = 0
 
     def room(self, may_borrow: bool) -> int:

@@ -82,8 +82,7 @@ class QueuePrechecks:
         self._snapshot, self._state, self._reservations = snapshot, state, reservations
         self._most: dict[tuple[int, int], int] = {}
         """By priority and flavor resource: more than this no job could have now."""
-        self._short: dict[int, Refusal] = {}
-        """By flavor resource: the message for workloads that ask for more."""
+        self._short: dict[int, Refusal] = {}  # by flavor resource: the message for workloads that ask for more
 
     def reset(self) -> None:
         """Forgets what was found: usage may have changed."""
@@ -128,10 +127,8 @@ class PendingQueue:
 
     queue: Node
     strict: bool
-    make: Callable[[Any], Workload]
-    """Makes a workload of its key."""
-    shape_of: Callable[[Any], Hashable]
-    """By key: workloads of equal shape are answered alike."""
+    make: Callable[[Any], Workload]  # makes a workload of its key
+    shape_of: Callable[[Any], Hashable]  # by key: workloads of equal shape are answered alike
     waiting: list[Pending] = field(default_factory=list)
     unplaceable: Set[Hashable] = frozenset()
     """There is no place for these now, so they get no quota. In a strict queue no other overtakes them yet."""
@@ -219,8 +216,7 @@ class NominalQuotaAdmission:
         self._prechecks = {
             name: QueuePrechecks(name, snapshot, state, reservations) for name in snapshot.cluster_queues
         }
-        self.told: dict[int, Refusal] = {}
-        """Why jobs wait for which quota is reserved."""
+        self.told: dict[int, Refusal] = {}  # why jobs wait for which quota is reserved
 
     def serve(self) -> None:
         """Gives out what belongs to each queue, and what those get who have waited long."""

@@ -63,10 +63,8 @@ class PreemptionContext:
 class _Candidate(NamedTuple):
     workload: Workload
     reason: PreemptionReason
-    ancestor: Node | None
-    """The smallest cohort that has both queues; None within one queue."""
-    never_borrows: bool = False
-    """It may be preempted only by a workload that stays within its queue's own quota."""
+    ancestor: Node | None  # the smallest cohort that has both queues; None within one queue
+    never_borrows: bool = False  # it may be preempted only by a workload that stays within its queue's own quota
 
 
 def preemption_cost(workload: Workload, asker: Node) -> tuple[bool, int, float, float]:

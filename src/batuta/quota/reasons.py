@@ -30,15 +30,11 @@ class Refusal(NamedTuple):
     why: Why
     text: str = ""
     fr: FlavorResource | None = None
-    needs: int = 0
-    """In thousandths, as all the numbers here."""
-    left: int = 0
-    """Of the queue's own quota."""
+    needs: int = 0  # in thousandths, as all the numbers here
+    left: int = 0  # of the queue's own quota
     nominal: int = 0
-    more: int = 0
-    """What the cohort would lend beyond that."""
-    most: int = 0
-    """What the queue could have if it were alone."""
+    more: int = 0  # what the cohort would lend beyond that
+    most: int = 0  # what the queue could have if it were alone
 
     def for_needs(self, needs: int) -> Refusal:
         """The same said to one that needs another amount of the flavor resource."""
@@ -139,8 +135,7 @@ class ReasonTexts:
         return known[1]
 
 
-RESERVED = "QuotaReserved"
-"""The reason of a condition that is true, which Kueue names as the condition."""
+RESERVED = "QuotaReserved"  # the reason of a condition that is true, which Kueue names as the condition
 NO_PLACE = "TopologyPlacementFailed"
 ON_HOLD = "OnHold"
 

@@ -22,8 +22,7 @@ class EndComparison(NamedTuple):
 
     queue: Node
     key: Hashable
-    number: int
-    """Of the one by whose end it would have to be done, in the order in which quota is given back."""
+    number: int  # of the one by whose end it would have to be done, in the order in which quota is given back
     later: bool
 
 
@@ -53,14 +52,12 @@ class Reservations:
     ) -> None:
         """`ends_s`: when a workload, by key, will have ended; `releases`: what a tree gets back, the soonest first."""
         self._state, self._ends_s, self._releases = state, ends_s, releases
-        self.reserved: dict[Node, Reservation | None] = {}
-        """By queue; None where nothing is left to keep."""
+        self.reserved: dict[Node, Reservation | None] = {}  # by queue; None where nothing is left to keep
         self._delaying_shapes: dict[tuple[Node, Hashable], tuple[ReleaseTime, Hashable]] = {}
         """By queue and shape: a workload that ends later than this would delay others, and one that did."""
         self.delaying: dict[Hashable, Refusal] = {}
         """Workloads that would have quota if none were reserved for others, by key."""
-        self.asked: list[EndComparison] = []
-        """Whatever an answer owed to when jobs will end."""
+        self.asked: list[EndComparison] = []  # whatever an answer owed to when jobs will end
 
     def reserve(self, queue: Node, needs: Amounts) -> None:
         """Reserves what is left of what a workload needs, unless its queue has a reservation already."""

@@ -31,8 +31,7 @@ from batuta.quota.reasons import Refusal, Why
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.workload import PodSet, Workload, resolve_queue
 
-_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label that every namespace has; others are not known here."""
+_NAME_LABEL = "kubernetes.io/metadata.name"  # the label that every namespace has; others are not known here
 _DEFAULT_NAMESPACE = "default"
 _BEHIND = Refusal(Why.PENDING_EVALUATION, "stands behind another one that cannot start yet")
 

@@ -38,14 +38,11 @@ class ClusterQueueSnapshot:
 
     strict: bool
     within: Within
-    prechecked: bool
-    """Whether prechecks hold: it preempts none while it borrows, and has one cohort above it at most."""
+    prechecked: bool  # whether prechecks hold: it preempts none while it borrows, and has one cohort above it at most
     running: dict[int, tuple[Flavors, Amounts]] = field(default_factory=dict)
     """By row: what it uses, counted with its `min`; a job that must not be touched now with all it has."""
-    waiting: list[int] = field(default_factory=list)
-    """Rows, the one whose turn it is first."""
-    spare: dict[int, Amounts] = field(default_factory=dict)
-    """What has been worked out of who could go, by priority."""
+    waiting: list[int] = field(default_factory=list)  # rows, the one whose turn it is first
+    spare: dict[int, Amounts] = field(default_factory=dict)  # what has been worked out of who could go, by priority
 
 
 class Snapshot:
@@ -69,14 +66,10 @@ class Snapshot:
             if scope is None or queue.name in scope[0]
         }
         self.priorities: list[int] = jobs.priority.tolist()
-        self.request_of: dict[int, QuotaRequest] = {}
-        """By row of pending jobs."""
-        self.quiet: list[int] = []
-        """Rows of jobs that shall not run now, whatever quota says."""
-        self.still: dict[int, int] = {}
-        """Rows of jobs that are not to be changed now, and the size that they keep."""
-        self.no_flavor: list[int] = []
-        """Rows for whose jobs there are nodes, but none that their queue has quota for."""
+        self.request_of: dict[int, QuotaRequest] = {}  # by row of pending jobs
+        self.quiet: list[int] = []  # rows of jobs that shall not run now, whatever quota says
+        self.still: dict[int, int] = {}  # rows of jobs that are not to be changed now, and the size that they keep
+        self.no_flavor: list[int] = []  # rows for whose jobs there are nodes, but none that their queue has quota for
         self.stopped: list[tuple[ResolvedQueue, list[int]]] = []
         """Doors through which nothing goes now, and the rows of those before and behind them."""
         self._call(now_s)
@@ -216,8 +209,7 @@ class JobWorkloads(AdmittedWorkloads):
         self._world, self._now_s, self._tree, self._snapshot = world, now_s, tree, snapshot
         self._due: list[bool] = (world.jobs.submit_s <= now_s - patience_s).tolist()
         self._releases_of: dict[Node, list[QuotaRelease]] = {}
-        self.without = without
-        """Rows for which there is no place now: they get no quota."""
+        self.without = without  # rows for which there is no place now: they get no quota
         self.new: dict[str, dict[int, Flavors]] = {name: {} for name in snapshot.cluster_queues}
         """By queue and row: those that get quota in this cycle, and in which flavors."""
         self.weighed: set[str] = set()
@@ -311,8 +303,7 @@ class QuotaState:
             else ClassicPreemption(quota, self.admitted)
         )
         self._assigner = FlavorAssigner(quota, self.tree, self._preemption_possibility)
-        self.turns: dict[Node, int] = {}
-        """By tree: how often something was booked there."""
+        self.turns: dict[Node, int] = {}  # by tree: how often something was booked there
         self._without_preemption = False
         self._last: tuple[PreemptionContext, list[PreemptionTarget]] | None = None
 

@@ -13,8 +13,7 @@ from itertools import chain
 
 from batuta.core.quota import MILLI, FlavorResource, Limits, Quota, flavor_resources_of
 
-Amounts = dict[int, int]
-"""By the number of a flavor resource (`fr`, as in Kueue): whole thousandths."""
+Amounts = dict[int, int]  # by the number of a flavor resource (`fr`, as in Kueue): whole thousandths
 _NOTHING = Limits()
 
 
@@ -28,13 +27,10 @@ class Node:
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
     limits: dict[int, Limits] = field(default_factory=dict)
-    subtree: Amounts = field(default_factory=dict)
-    """Its own quota, and what its children may lend."""
-    local: Amounts = field(default_factory=dict)
-    """The part of it that is not lent to any queue; missing for none."""
+    subtree: Amounts = field(default_factory=dict)  # its own quota, and what its children may lend
+    local: Amounts = field(default_factory=dict)  # the part of it that is not lent to any queue; missing for none
     usage: Amounts = field(default_factory=dict)
-    height: int = 0
-    """Steps down to the farthest queue."""
+    height: int = 0  # steps down to the farthest queue
     _most: Amounts = field(default_factory=dict)
 
     def path(self) -> Iterator[Node]:
@@ -169,8 +165,7 @@ class QuotaTree:
         self.fr_number: dict[FlavorResource, int] = {}
         self.queues: dict[str, Node] = {}
         self.cohorts: dict[str, Node] = {}
-        self.broken: set[str] = set()
-        """Cohorts that are their own ancestors; their queues start nothing."""
+        self.broken: set[str] = set()  # cohorts that are their own ancestors; their queues start nothing
         self._plant(quota)
         for node in (*self.cohorts.values(), *self.queues.values()):
             if node.parent is None:

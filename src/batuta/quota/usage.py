@@ -22,14 +22,10 @@ class JobUse(NamedTuple):
     """A living job as quota sees it."""
 
     job: Job
-    gpus: int
-    """That it has; of a CPU-only job its replicas."""
-    waits: bool
-    """For its first GPUs, or for new ones after it lost all."""
-    suspended: bool = False
-    """Its user does not want it to run now: it is ahead of no other."""
-    flavors: Flavors = ()
-    """By resource, while it has GPUs."""
+    gpus: int  # that it has; of a CPU-only job its replicas
+    waits: bool  # for its first GPUs, or for new ones after it lost all
+    suspended: bool = False  # its user does not want it to run now: it is ahead of no other
+    flavors: Flavors = ()  # by resource, while it has GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +34,11 @@ class FlavorUsage:
 
     flavor_resource: FlavorResource
     limits: Limits
-    total: int
-    """Its own nominal quota, and that of the queues and cohorts below it."""
+    total: int  # its own nominal quota, and that of the queues and cohorts below it
     used: int
-    reserved: int
-    """The part of `used` that the minimums of its jobs take."""
-    borrowed: int
-    """What it uses of others: above its own, and in a cohort above what those below it may lend."""
-    lent: int
-    """What others, outside of it, use of its quota."""
+    reserved: int  # the part of `used` that the minimums of its jobs take
+    borrowed: int  # what it uses of others: above its own, and in a cohort above what those below it may lend
+    lent: int  # what others, outside of it, use of its quota
 
     @property
     def growth(self) -> int:
@@ -69,24 +61,16 @@ class QueueUse:
 
     queue: ClusterQueue
     flavors: tuple[FlavorUsage, ...] = ()
-    waiting: tuple[Job, ...] = ()
-    """In the order in which they get quota: priority, then submit time."""
-    needs: tuple[tuple[str, int], ...] = ()
-    """By resource: what those that wait need at least."""
-    holders: tuple[JobUse, ...] = ()
-    """Those that have GPUs, or are about to, as they came."""
+    waiting: tuple[Job, ...] = ()  # in the order in which they get quota: priority, then submit time
+    needs: tuple[tuple[str, int], ...] = ()  # by resource: what those that wait need at least
+    holders: tuple[JobUse, ...] = ()  # those that have GPUs, or are about to, as they came
     suspended: int = 0
-    gpus: int = 0
-    """That its jobs have, whether quota counts them or not, also those that are just stopping."""
-    share: float = 0.0
-    """What it borrows, in thousandths of what its cohort could lend, divided by its weight."""
+    gpus: int = 0  # that its jobs have, whether quota counts them or not, also those that are just stopping
+    share: float = 0.0  # what it borrows, in thousandths of what its cohort could lend, divided by its weight
     doors: tuple[DoorUse, ...] = ()
-    set_up: bool = True
-    """Otherwise there is no such object, and only jobs name it."""
-    leaving: bool = False
-    """It was removed, and goes with its last job."""
-    misconfigured: str = ""
-    """Why it cannot start anything; empty when it can."""
+    set_up: bool = True  # otherwise there is no such object, and only jobs name it
+    leaving: bool = False  # it was removed, and goes with its last job
+    misconfigured: str = ""  # why it cannot start anything; empty when it can
 
     @property
     def running(self) -> int:
@@ -136,8 +120,7 @@ class _Tally:
     holders: list[JobUse] = field(default_factory=list)
     used: Amounts = field(default_factory=lambda: defaultdict(int))
     reserved: Amounts = field(default_factory=lambda: defaultdict(int))
-    doors: dict[LocalQueue, Counter[bool]] = field(default_factory=dict)
-    """By whether a job waits."""
+    doors: dict[LocalQueue, Counter[bool]] = field(default_factory=dict)  # by whether a job waits
     suspended: int = 0
     gpus: int = 0
 
@@ -153,8 +136,7 @@ class _Measuring:
         self._quota, self._tree = quota, QuotaTree(quota)
         self._tallies = {name: _Tally() for name in self._tree.queues}
         self._strangers: dict[str, _Tally] = {}
-        self._ways: dict[tuple[str, str], tuple[_Tally, Counter[bool]]] = {}
-        """By namespace and queue."""
+        self._ways: dict[tuple[str, str], tuple[_Tally, Counter[bool]]] = {}  # by namespace and queue
         for local in quota.local_queues:
             if local.cluster_queue in self._tallies:
                 self._tallies[local.cluster_queue].doors[local] = Counter()

@@ -54,11 +54,9 @@ def demand(job: Job, resource: str, gpus: int) -> int:
 class PodSet:
     """Replicas that are alike."""
 
-    requests: tuple[tuple[str, int], ...]
-    """By resource, for one replica, in thousandths."""
+    requests: tuple[tuple[str, int], ...]  # by resource, for one replica, in thousandths
     count: int = 1
-    min_count: int | None = None
-    """Fewer will do, down to this; None for all or nothing."""
+    min_count: int | None = None  # fewer will do, down to this; None for all or nothing
     name: str = "main"
     node_labels: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
@@ -81,34 +79,22 @@ class Workload:
     queue: Node
     pod_sets: tuple[PodSet, ...]
     priority: int = 0
-    place: int = 0
-    """Its place in the queue among equal priorities: the oldest has the smallest number."""
-    lost_s: float = 0.0
-    """GPU seconds that would be lost by preempting it."""
-    only: Container[str] | None = None
-    """Flavors that it can run in; None for all that its labels and tolerations allow."""
+    place: int = 0  # its place in the queue among equal priorities: the oldest has the smallest number
+    lost_s: float = 0.0  # GPU seconds that would be lost by preempting it
+    only: Container[str] | None = None  # flavors that it can run in; None for all that its labels and tolerations allow
     usage: Amounts = field(default_factory=dict)
-    flavors: tuple[tuple[str, str], ...] = ()
-    """By resource, of the last pod set that asks for it."""
+    flavors: tuple[tuple[str, str], ...] = ()  # by resource, of the last pod set that asks for it
     counts: tuple[int, ...] = ()
-    since: float = 0.0
-    """When it got its quota: of two alike the newer is preempted."""
-    stays: bool = False
-    """It is just starting or resizing, so it cannot be preempted now."""
-    has_preempted: bool = False
-    """Others were preempted for it already, and it has not got what they had."""
-    due: bool = False
-    """It has waited so long that no other may delay it any more."""
+    since: float = 0.0  # when it got its quota: of two alike the newer is preempted
+    stays: bool = False  # it is just starting or resizing, so it cannot be preempted now
+    has_preempted: bool = False  # others were preempted for it already, and it has not got what they had
+    due: bool = False  # it has waited so long that no other may delay it any more
     tried: Sequence[Mapping[str, int]] = ()
     """By pod set and resource: the flavor at which the last search ended, for the next one to go on there."""
-    resumed: int = 0
-    """How often in a row it was."""
-    flavor_choice: FlavorChoice | None = None
-    """What it gets if it gets anything, where it has no choice."""
-    shape: Hashable = None
-    """Workloads of equal shape in one queue are answered alike."""
-    request: QuotaRequest | None = None
-    """What the job asks for, where it is one of a World."""
+    resumed: int = 0  # how often in a row it was
+    flavor_choice: FlavorChoice | None = None  # what it gets if it gets anything, where it has no choice
+    shape: Hashable = None  # Workloads of equal shape in one queue are answered alike
+    request: QuotaRequest | None = None  # what the job asks for, where it is one of a World
 
     def __post_init__(self) -> None:
         if self.shape is None:
@@ -158,8 +144,7 @@ class AdmittedWorkloads(dict[str, dict[Hashable, Workload]]):
         return math.inf
 
 
-_NO_CHOICE = 0
-"""What stands for the GPU type of CPU-only jobs: the nodes of all types are one to them."""
+_NO_CHOICE = 0  # what stands for the GPU type of CPU-only jobs: the nodes of all types are one to them
 _ALL = (Toleration(operator="Exists"),)
 """Labels and taints are looked at here, on the nodes that there are, and not a second time."""
 
@@ -177,14 +162,10 @@ class QuotaRequest:
     """What jobs that are alike ask for: quota for their `min`, in a flavor whose nodes could hold it."""
 
     pod_sets: tuple[PodSet, ...]
-    kinds: Mapping[str, frozenset[int]]
-    """By flavor that would do: the GPU types of its nodes that the job accepts."""
-    ever: bool
-    """Whether there are nodes for it at all, whatever its queue has quota for."""
-    flavors: Flavors = ()
-    """What it gets if all goes well: of each group the first flavor that would do, …"""
-    usage: Amounts = field(default_factory=dict)
-    """… and how much."""
+    kinds: Mapping[str, frozenset[int]]  # by flavor that would do: the GPU types of its nodes that the job accepts
+    ever: bool  # whether there are nodes for it at all, whatever its queue has quota for
+    flavors: Flavors = ()  # what it gets if all goes well: of each group the first flavor that would do, …
+    usage: Amounts = field(default_factory=dict)  # … and how much
     flavor_choice: FlavorChoice | None = None
     """All of that, where only one flavor would do and it asks for one resource."""
 
@@ -412,8 +393,7 @@ class ResolvedQueue(NamedTuple):
 
     queue: str
     refusal: Refusal | None = None
-    drains: bool = False
-    """What runs there has to leave."""
+    drains: bool = False  # what runs there has to leave
 
 
 def resolve_queues(world: World, known: dict[tuple[str, str], ResolvedQueue | None]) -> list[ResolvedQueue | None]:

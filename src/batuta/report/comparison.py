@@ -19,8 +19,7 @@ from batuta.report.formatting import HOUR, TimeUnit, count, decimals_for, durati
 from batuta.report.metrics import MEAN_JCT, METRICS, Metric, MetricKind, metric_values
 from batuta.report.plot import series_class
 
-Summary: TypeAlias = Mapping[str, object]
-"""What `summarise` returns for one run."""
+Summary: TypeAlias = Mapping[str, object]  # what `summarise` returns for one run
 Pair: TypeAlias = tuple[str, str, int]
 """Workload, cluster and seed: runs of two policies with the same pair had the same jobs."""
 
@@ -55,13 +54,10 @@ class Row:
     runs: int
     jobs: int
     finished: int
-    comparable: bool
-    """It has every pair and finished as many jobs as any other; else it may have skipped long jobs."""
-    values: Mapping[str, float]
-    """Mean over runs by metric; NaN for what does not exist."""
+    comparable: bool  # it has every pair and finished as many jobs as any other; else it may have skipped long jobs
+    values: Mapping[str, float]  # mean over runs by metric; NaN for what does not exist
     ratios: Mapping[str, Ratio]
-    best: frozenset[str]
-    """Metrics in which no ranked policy is better."""
+    best: frozenset[str]  # metrics in which no ranked policy is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,7 @@ class Comparison:
     baseline: str
     rows: tuple[Row, ...]
     pairs: tuple[Pair, ...]
-    cells: Mapping[tuple[str, Pair], Mapping[str, float]]
-    """The metrics of every single run."""
+    cells: Mapping[tuple[str, Pair], Mapping[str, float]]  # the metrics of every single run
 
     @property
     def winner(self) -> Row | None:
@@ -341,8 +336,7 @@ class PolicyOutcomes:
 
     policy: str
     jobs: int
-    jct_s: FloatArray
-    """Of the jobs that succeeded."""
+    jct_s: FloatArray  # of the jobs that succeeded
     fairness: FloatArray
 
 
@@ -352,14 +346,11 @@ class Study:
 
     runs: tuple[RunResult, ...]
     comparison: Comparison
-    styles: Mapping[str, str]
-    """CSS classes by policy; the baseline is neutral."""
+    styles: Mapping[str, str]  # CSS classes by policy; the baseline is neutral
     outcomes: tuple[PolicyOutcomes, ...]
-    shown: Pair
-    """Workload, cluster and seed of the runs that are drawn over time."""
+    shown: Pair  # Workload, cluster and seed of the runs that are drawn over time
     shown_runs: tuple[RunResult, ...]
-    start_s: float
-    """Time 0 of every chart: the first submission."""
+    start_s: float  # time 0 of every chart: the first submission
     span_s: float
 
     @property

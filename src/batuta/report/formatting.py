@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
-UNKNOWN = "–"
-"""Stands for a value that does not exist."""
+UNKNOWN = "–"  # stands for a value that does not exist
 
 
 @dataclass(frozen=True, slots=True)

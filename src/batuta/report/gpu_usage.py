@@ -34,14 +34,10 @@ class _Amounts:
 class JobUsage(_Amounts):
     """GPU time of jobs, in GPU-seconds; `waiting` is what they requested and did not hold."""
 
-    used_gpu_s: float = 0.0
-    """Held by jobs that ran and kept their progress, as far as the GPUs were busy."""
-    unused_gpu_s: float = 0.0
-    """Held by the same jobs while the GPUs were not busy; 0 where utilisation is not measured."""
-    restarting_gpu_s: float = 0.0
-    """Held by jobs that were starting, being resized, or had lost a part of their GPUs."""
-    lost_gpu_s: float = 0.0
-    """Held by jobs while they made progress that was lost after the last checkpoint."""
+    used_gpu_s: float = 0.0  # held by jobs that ran and kept their progress, as far as the GPUs were busy
+    unused_gpu_s: float = 0.0  # held by the same jobs while the GPUs were not busy; 0 where utilisation is not measured
+    restarting_gpu_s: float = 0.0  # held by jobs that were starting, being resized, or had lost a part of their GPUs
+    lost_gpu_s: float = 0.0  # held by jobs while they made progress that was lost after the last checkpoint
     waiting_gpu_s: float = 0.0
 
     @property
@@ -53,14 +49,10 @@ class JobUsage(_Amounts):
 class UnallocatedGpus(_Amounts):
     """The capacity, and the GPU time that no job held, in GPU-seconds."""
 
-    capacity_gpu_s: float = 0.0
-    """GPUs of all nodes in the cluster."""
-    idle_gpu_s: float = 0.0
-    """Free, and no waiting job could have used it, or the scheduler was about to allocate it."""
-    fragmented_gpu_s: float = 0.0
-    """Free, and too few in one place for the smallest job that waited for such GPUs."""
-    unavailable_gpu_s: float = 0.0
-    """Unhealthy, cordoned, or used by other systems."""
+    capacity_gpu_s: float = 0.0  # GPUs of all nodes in the cluster
+    idle_gpu_s: float = 0.0  # free, and no waiting job could have used it, or the scheduler was about to allocate it
+    fragmented_gpu_s: float = 0.0  # free, and too few in one place for the smallest job that waited for such GPUs
+    unavailable_gpu_s: float = 0.0  # unhealthy, cordoned, or used by other systems
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +73,7 @@ class UsageReport:
     from_s: float
     to_s: float
     days: tuple[DailyUsage, ...]
-    notes: tuple[str, ...] = ()
-    """Restrictions that the reader should know."""
+    notes: tuple[str, ...] = ()  # restrictions that the reader should know
 
     def unallocated(self) -> UnallocatedGpus:
         return _sum(UnallocatedGpus(), (day.unallocated for day in self.days))
@@ -237,18 +228,15 @@ class _Track:
     user: str
     since_s: float
     gpus: float = 0.0
-    busy: float = 1.0
-    """The measured utilisation of its GPUs; 1 where it is not known."""
+    busy: float = 1.0  # the measured utilisation of its GPUs; 1 where it is not known
     runs: bool = False
     lacks: int = 0
     interval_s: float | None = None
     run_since_s: float = 0.0
     progress: list[tuple[float, float, float, float]] = field(default_factory=list)
     """Intervals of the current run: from, to, GPUs, and their utilisation."""
-    saved_s: float = -math.inf
-    """When its last reported checkpoint was complete."""
-    is_saving: bool = False
-    """A plan ended its run and the job was asked to save; the checkpoint is not confirmed yet."""
+    saved_s: float = -math.inf  # when its last reported checkpoint was complete
+    is_saving: bool = False  # a plan ended its run and the job was asked to save; the checkpoint is not confirmed yet
 
 
 class UsageAccounting:
@@ -265,8 +253,7 @@ class UsageAccounting:
         self._totals = UsageTotals(from_s, to_s)
         self._at_s = world.now_s
         self._tracks: dict[JobId, _Track] = {}
-        self._unallocated: UnallocatedGpus | None = None
-        """What no job holds now; None when it must be counted again."""
+        self._unallocated: UnallocatedGpus | None = None  # what no job holds now; None when it must be counted again
         for job in world.jobs.ids:
             self._update(job, lambda _: False)
 

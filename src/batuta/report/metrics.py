@@ -28,8 +28,7 @@ class Metric:
     group: str
     label: str
     kind: MetricKind
-    path: str
-    """Where it is in the summary of a run, with dots between the keys."""
+    path: str  # where it is in the summary of a run, with dots between the keys
     meaning: str
     higher_is_better: bool = False
 

@@ -81,8 +81,7 @@ def _definitions(entries: Sequence[tuple[str, str]]) -> str:
     return tag("dl", *(tag("dt", escape(term)) + tag("dd", escape(text)) for term, text in entries))
 
 
-Figure: TypeAlias = Callable[[str, str], str]
-"""Puts a chart and its caption into a numbered figure."""
+Figure: TypeAlias = Callable[[str, str], str]  # puts a chart and its caption into a numbered figure
 
 
 def write_report(

@@ -34,10 +34,8 @@ class Axis:
     ticks: tuple[Tick, ...]
     title: str
     log: bool = False
-    kind: str = "number"
-    """How a tooltip shows its values: number, whole, percent, seconds."""
-    unit: TimeUnit = SECOND
-    """Of the tick labels, when it is an axis of time in one unit."""
+    kind: str = "number"  # how a tooltip shows its values: number, whole, percent, seconds
+    unit: TimeUnit = SECOND  # of the tick labels, when it is an axis of time in one unit
 
     def px(self, value: float) -> float:
         return float(self.pxs(np.array([value]))[0])
@@ -184,12 +182,9 @@ def _plain(value: float) -> str:
     return f"{float(f'{value:.6g}'):,.10f}".rstrip("0").rstrip(".")
 
 
-FULL = 1120
-"""Width of a chart that takes the whole page, in pixels of its own."""
-HALF = 548
-"""Width of one of two charts side by side."""
-CHARACTER = 6.9
-"""Mean width of a character of a label; fonts cannot be measured when the report is made."""
+FULL = 1120  # width of a chart that takes the whole page, in pixels of its own
+HALF = 548  # width of one of two charts side by side
+CHARACTER = 6.9  # mean width of a character of a label; fonts cannot be measured when the report is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +217,8 @@ class Key:
     """An entry of a legend."""
 
     label: str
-    style: str
-    """CSS classes of the colour."""
-    series: str = ""
-    """The lines that it stands for (their data-series), when they can be switched on and off."""
+    style: str  # CSS classes of the colour
+    series: str = ""  # the lines that it stands for (their data-series), when they can be switched on and off
 
 
 def svg(key: str, width: float, height: float, title: str, description: str, *body: str, **attributes: object) -> str:
@@ -331,10 +324,8 @@ def _tenth(tenths: int) -> str:
 # the least distance between any two as large as possible (OKLab; normal vision, and simulated protanopia,
 # deuteranopia and tritanopia) while each has a contrast of 3:1 with the paper. Dashes distinguish more than
 # eight series.
-SERIES = 8
-"""Colours of policies and applications. Number 0 is neutral: the baseline, or all others."""
-SIZES = 7
-"""Shades of GPU counts, one per doubling."""
+SERIES = 8  # colours of policies and applications. Number 0 is neutral: the baseline, or all others.
+SIZES = 7  # shades of GPU counts, one per doubling
 
 _ROLES = "paper card ink muted line axis accent good good-ink warn wait"
 

@@ -27,16 +27,13 @@ from batuta.report.formatting import (
 )
 from batuta.report.plot import FULL, SERIES, SIZES, Area, Axis
 
-NAMES = 168
-"""Left of every chart over time, so that their time axes lie below each other."""
+NAMES = 168  # left of every chart over time, so that their time axes lie below each other
 RIGHT = 62
 _STRIP = 42
 _GAP = 18
 _POINTS = 1500
-_ALL_POINTS = 16_000
-"""Of all policies of a chart together, so that a comparison of fifty stays small enough to open."""
-_BLUR = 700
-"""More points than this on the width of a page are not seen one by one."""
+_ALL_POINTS = 16_000  # of all policies of a chart together, so that a comparison of fifty stays small enough to open
+_BLUR = 700  # more points than this on the width of a page are not seen one by one
 _BINS = 240
 
 
@@ -192,8 +189,7 @@ def _capacity(study: Study, run: RunResult, x: Axis, y: Axis) -> str:
 MAX_JOBS = 120
 _ALL_STRETCHES = 80_000
 """Of all policies together; a row that would take more than its part is drawn in evenly spaced samples."""
-Stretch: TypeAlias = tuple[float, float, int]
-"""A part of a row: from, to (pixels) and GPUs."""
+Stretch: TypeAlias = tuple[float, float, int]  # a part of a row: from, to (pixels) and GPUs
 
 
 def choose_jobs(study: Study) -> tuple[JobId, ...]:

@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 LONGEST_LINE_BYTES = 2**16
 LARGEST_RESULT_BYTES = 2**24
 _DEEPEST = 64
-_OTHERS_EVERY_S = 0.5
-"""Ranks other than 0 report no more often than this, unless told otherwise: all do the same steps."""
+_OTHERS_EVERY_S = 0.5  # ranks other than 0 report no more often than this, unless told otherwise: all do the same steps
 
 _warned: set[str] = set()
-_torn: set[str] = set()
-"""Files whose last line was cut off by a full disk: the next one has to begin a new line."""
-_held: dict[str, dict[str, Any]] = {}
-"""By file: the report that waits because the one before it is too fresh."""
+_torn: set[str] = set()  # files whose last line was cut off by a full disk: the next one has to begin a new line
+_held: dict[str, dict[str, Any]] = {}  # by file: the report that waits because the one before it is too fresh
 _last_s: dict[str, float] = {}
 _at_exit: list[bool] = []
 

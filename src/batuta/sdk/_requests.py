@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 REQUEST_FILE = "checkpoint-request"
 DONE_FILE = "checkpoint-done"
 
-_answered = 0
-"""The last request that this process answered, should its answer not have reached the disk."""
+_answered = 0  # the last request that this process answered, should its answer not have reached the disk
 _signalled = False
 _listening = False
-_reported = False
-"""Whether this process reported that it looks for requests."""
+_reported = False  # whether this process reported that it looks for requests
 
 
 def listen() -> None:

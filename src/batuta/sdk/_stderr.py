@@ -12,12 +12,10 @@ PATH = "/dev/stderr"
 PREFIX = b"batuta-report "
 LONGEST_LINE_BYTES = 4096
 LONGEST_RESULT_BYTES = 2**14
-EVERY_S = 2.0
-"""Users read the log too: by default, a process reports no more often than this."""
+EVERY_S = 2.0  # users read the log too: by default, a process reports no more often than this
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
-_kept: list[int] = []
-"""The error output as it was at first: a script may put something else in its place."""
+_kept: list[int] = []  # the error output as it was at first: a script may put something else in its place
 
 
 def keep() -> bool:

@@ -19,25 +19,19 @@ if TYPE_CHECKING:
 REPORT_AFTER_S = 5.0
 _CHECK_S = 1.0
 
-_reported_since_s: list[float] = []
-"""The start of the wait that was reported."""
-_watched_by: list[int] = []
-"""The process that has the watching thread: a fork does not inherit it."""
+_reported_since_s: list[float] = []  # the start of the wait that was reported
+_watched_by: list[int] = []  # the process that has the watching thread: a fork does not inherit it
 
 
 class OwnTime:
     """The clock of one process: it stops while the process waits for other ranks."""
 
     def __init__(self) -> None:
-        self.waits_since_s: float | None = None
-        """Since when it waits, by `time.perf_counter`; None while it does not."""
+        self.waits_since_s: float | None = None  # since when it waits, by `time.perf_counter`; None while it does not
         self._depth = 0
-        self._step: int | None = None
-        """At the last report that named one, …"""
-        self._since_s = 0.0
-        """… which was then."""
-        self._waited_s = 0.0
-        """How long of the time since then it has waited."""
+        self._step: int | None = None  # at the last report that named one, …
+        self._since_s = 0.0  # … which was then
+        self._waited_s = 0.0  # how long of the time since then it has waited
 
     def begin_waiting(self) -> None:
         self._depth += 1

@@ -1,29 +1,4 @@
-"""A cluster from a short string such as `16x4:T4,2x8:A100`, a YAML file or a CSV node list.
-
-The string is a list of COUNTxGPUS[:TYPE]: sixteen nodes with four T4 each, two nodes with eight A100 each.
-Without a type the GPUs are of type `gpu`. A text that ends in .csv names a node list of Alibaba's v2023 trace
-(`sn,cpu_milli,memory_mib,gpu,model`, one node per row). One that ends in .yaml or .yml names a cluster file:
-
-    racks:                       # racks by name ...
-      - name: rack-a
-        zone: eu-1               # optional
-        nodes:
-          - count: 8             # default 1
-            gpus: 4
-            type: T4             # default gpu
-            name: trainer        # default the type: t4-000, t4-001 …; a single node has just this name
-            gpu_memory: 16GiB    # default by type
-            cpus: 48             # default: not counted
-            memory: 192GiB       # default: not counted
-            nvlink: [[0, 1], [2, 3]]   # GPUs that NVLink joins; default: up to 8 together
-            numa: [[0, 1], [2, 3]]     # GPUs of each NUMA domain; default: two halves from 4 GPUs on
-            labels: {pool: train}
-            taints: [spot]
-    nodes:                       # ... and nodes without one: every 16 in order share rack-0, rack-1 …
-      - {count: 2, gpus: 8, type: A100}
-
-A memory without a unit is in GiB.
-"""
+"""A cluster from a short string such as `16x4:T4,2x8:A100`, a YAML file or a node list: docs/reference/simulator.md."""
 
 from __future__ import annotations
 
@@ -90,8 +65,7 @@ class NodeGroup:
     count: int
     gpus: int
     gpu_type: str = DEFAULT_TYPE
-    name: str = ""
-    """The name of a single node, the beginning of the names of several; empty: the GPU type."""
+    name: str = ""  # the name of a single node, the beginning of the names of several; empty: the GPU type
     rack: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of `Node`; None and what is absent follow from the GPUs."""

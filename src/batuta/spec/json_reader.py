@@ -11,13 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from batuta.spec.problem import Problem, did_you_mean
 
-JsonPath: TypeAlias = tuple[str | int, ...]
-"""Keys and indexes from the top down to a value."""
+JsonPath: TypeAlias = tuple[str | int, ...]  # keys and indexes from the top down to a value
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = JSONDecoder()
-LARGEST = 10**9
-"""No count in a snapshot is larger; it keeps sums well inside 64 bits."""
+LARGEST = 10**9  # no count in a snapshot is larger; it keeps sums well inside 64 bits
 _MISSING: Any = object()
 
 

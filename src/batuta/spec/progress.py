@@ -47,8 +47,7 @@ class ProgressReport:
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
-    noise_scale: float | None = None
-    """The gradient noise scale, in samples."""
+    noise_scale: float | None = None  # the gradient noise scale, in samples
     metrics: tuple[tuple[str, float], ...] = ()
     nonfinite: tuple[str, ...] = ()
     """Names of values that were NaN or infinite: a loss here means that the training diverged."""
@@ -57,15 +56,12 @@ class ProgressReport:
     epoch_time_s: float | None = None
     is_checkpoint: bool = False
     checkpoint_path: str = ""
-    request: int | None = None
-    """The number of the request that this checkpoint answers; None: it was made without one."""
+    request: int | None = None  # the number of the request that this checkpoint answers; None: it was made without one
     own_s: tuple[float, ...] = ()
     """How long the rank worked by itself for its last steps; one number per rank if there are several."""
     own_steps: int = 1
-    is_waiting: bool = False
-    """The rank has been waiting for the other ranks for a long time."""
-    saves_on_request: bool = False
-    """The script checks for checkpoint requests and saves when asked."""
+    is_waiting: bool = False  # the rank has been waiting for the other ranks for a long time
+    saves_on_request: bool = False  # the script checks for checkpoint requests and saves when asked
 
     @property
     def fraction(self) -> float | None:

@@ -14,8 +14,7 @@ from fractions import Fraction
 
 from batuta.spec.problem import InputError
 
-MOST = 1e9
-"""The largest amount of any resource."""
+MOST = 1e9  # the largest amount of any resource
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})"
 _AMOUNT = re.compile(rf"{_NUMBER}\s*(\+?)")
 _MEMORY = re.compile(rf"{_NUMBER}\s*([KMGTP]?)(?:I?B)?\s*(\+?)", re.IGNORECASE)
@@ -28,8 +27,7 @@ _SUFFIX = {
     **{unit: Fraction(1000) ** power for power, unit in enumerate(("n", "u", "m", "", *"kMGTPE"), start=-3)},
     **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-LARGEST_QUANTITY = 2**63 - 1
-"""What Kubernetes can count to."""
+LARGEST_QUANTITY = 2**63 - 1  # what Kubernetes can count to
 _QUANTITY_FIX = "for example 8, 500m or 64Gi"
 _MEMORY_FIX = "for example 8GiB, 512MiB or, in GiB, 8"
 _UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

@@ -20,8 +20,7 @@ class PodSet:
 
     name: str
     count: int
-    requests: tuple[tuple[str, int], ...]
-    """Resource and thousandths of it, for each pod."""
+    requests: tuple[tuple[str, int], ...]  # resource and thousandths of it, for each pod
     min_count: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
@@ -67,12 +66,10 @@ class PatchWorkload:
 class ChangeQuota:
     """An administrator creates, updates or deletes one object."""
 
-    verb: str
-    """`create`, `update` or `deleteObject`."""
+    verb: str  # `create`, `update` or `deleteObject`
     kind: str
     name: str
-    quota: Quota
-    """All objects after the change. A queue that was deleted may still have to drain."""
+    quota: Quota  # all objects after the change. A queue that was deleted may still have to drain.
 
 
 Action: TypeAlias = Submit | Finish | Delete | PatchWorkload | ChangeQuota
@@ -154,7 +151,5 @@ class QuotaCase:
     quota: Quota
     steps: tuple[Step, ...]
     note: str = ""
-    notes: tuple[str, ...] = ()
-    """The fields of the objects that Batuta does not use."""
-    nodes: tuple[Node, ...] = ()
-    """What the quotas leave of these nodes belongs to the queue `default`."""
+    notes: tuple[str, ...] = ()  # the fields of the objects that Batuta does not use
+    nodes: tuple[Node, ...] = ()  # what the quotas leave of these nodes belongs to the queue `default`

@@ -51,8 +51,7 @@ class CaseState:
         self._elsewhere: set[ObjectKey] = set()
         """Objects of other files: the positions of their nodes do not belong to this file."""
         self.quota = Quota(fair_sharing=fair)
-        self._is_active: dict[str, bool] = {}
-        """By workload; a finished one can still be deleted."""
+        self._is_active: dict[str, bool] = {}  # by workload; a finished one can still be deleted
 
     def create_from(self, path: Path) -> None:
         """Add the objects of another file. Raises InputError with its problems."""

@@ -14,8 +14,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_env import is_set_by_batuta
 
 _NOTHING: Mapping[str, str] = {}
-CLUSTER = "batuta"
-"""The name that a task finds as its cluster's."""
+CLUSTER = "batuta"  # the name that a task finds as its cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +23,14 @@ class ReplicaContext:
 
     job_id: str
     rank: int
-    node_ips: tuple[str, ...]
-    """Of all replicas, by rank. Replicas on one machine have equal ones."""
-    gpus: tuple[int | str, ...]
-    """This replica's GPUs: numbers as NVML has them, or UUIDs."""
+    node_ips: tuple[str, ...]  # of all replicas, by rank. Replicas on one machine have equal ones.
+    gpus: tuple[int | str, ...]  # this replica's GPUs: numbers as NVML has them, or UUIDs
     master_port: int
     checkpoint_dir: str
     progress_file: str
     control_dir: str
     """New for each start: an old request would be taken for a new one. Replicas on one machine share it."""
-    restart: int = 0
-    """How often the job was started before."""
+    restart: int = 0  # how often the job was started before
     user: str = ""
     cloud: str = "local"
 

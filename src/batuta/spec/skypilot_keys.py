@@ -160,11 +160,9 @@ def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
 class ContainerSupport:
     """Whether the server can run tasks in containers."""
 
-    refusal: str = ""
-    """Why it cannot; empty when it can."""
+    refusal: str = ""  # why it cannot; empty when it can
     fix: str = ""
-    notes: tuple[str, ...] = ()
-    """What the user should know about containers here."""
+    notes: tuple[str, ...] = ()  # what the user should know about containers here
 
 
 def image_of(image_id: str) -> str:

@@ -18,8 +18,7 @@ from batuta.core.view import PoolView
 from batuta.spec.json_reader import JsonObject, JsonPath, JsonProblems, is_number
 from batuta.spec.problem import InputError
 
-ANY_TYPE_NAME = "gpu"
-"""The name of the GPU type in a snapshot that does not distinguish types."""
+ANY_TYPE_NAME = "gpu"  # the name of the GPU type in a snapshot that does not distinguish types
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +162,7 @@ class SnapshotFile:
     """All snapshots of one file, in order."""
 
     views: tuple[PoolView, ...]
-    is_list: bool
-    """Whether the file was a list; then the answer is one too."""
+    is_list: bool  # whether the file was a list; then the answer is one too
 
 
 def read_snapshots(text: str, file: str = "") -> SnapshotFile:

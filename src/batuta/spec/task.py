@@ -67,18 +67,13 @@ class Task:
     auto_nodes: bool = False
     """The count is to be chosen, among the sizes of `elastic`; `num_nodes` is the smallest of them."""
     needs: ReplicaResources = task_resources.NO_RESOURCES
-    any_of: tuple[ReplicaResources, ...] = ()
-    """Candidates, each complete; empty: `needs` is the only one."""
+    any_of: tuple[ReplicaResources, ...] = ()  # candidates, each complete; empty: `needs` is the only one
     labels: tuple[tuple[str, str], ...] = ()
-    image_id: str = ""
-    """`docker:IMAGE`, the container that it runs in; empty: it runs on the node itself."""
-    ports: tuple[tuple[int, int], ...] = ()
-    """What its processes listen at, as first and last ports of ranges."""
+    image_id: str = ""  # `docker:IMAGE`, the container that it runs in; empty: it runs on the node itself
+    ports: tuple[tuple[int, int], ...] = ()  # what its processes listen at, as first and last ports of ranges
     priority: int = 0
-    queue: str = ""
-    """Empty: the default queue."""
-    priority_class: str = ""
-    """Stands in for a priority of 0 when the task is submitted."""
+    queue: str = ""  # empty: the default queue
+    priority_class: str = ""  # stands in for a priority of 0 when the task is submitted
     max_exec_time_s: float | None = None
     max_restarts_on_errors: int = 0
     recover_on_exit_codes: tuple[int, ...] = ()
@@ -90,8 +85,7 @@ class Task:
     elastic: task_elastic.Elastic = task_elastic.RIGID
     gpu: task_elastic.GpuRequest = task_elastic.NO_GPU_REQUEST
     trial: task_elastic.TrialSpec = task_elastic.NO_TRIAL
-    notes: tuple[str, ...] = ()
-    """What was accepted and is not used, as sentences."""
+    notes: tuple[str, ...] = ()  # what was accepted and is not used, as sentences
 
     @property
     def choices(self) -> tuple[ReplicaResources, ...]:

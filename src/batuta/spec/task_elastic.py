@@ -19,15 +19,13 @@ from batuta.spec.yaml_reader import TaskReader, YamlNode
 
 MOST_NODES = 100_000
 AUTO = "auto"
-AUTO_MOST_NODES = 8
-"""The largest size of `num_nodes: auto` without `elastic.max_nodes`."""
+AUTO_MOST_NODES = 8  # the largest size of `num_nodes: auto` without `elastic.max_nodes`
 MOST_SIZES = 1024
 GRACE_S = 60.0
 LONGEST_GRACE_S = 86_400.0
 LONGEST_INTERVAL_S = 30 * 86_400.0
 TRIAL_BUDGET_S = 300.0
-SHORTEST_TRIAL_S = 5.0
-"""In less nothing can be measured: scripts report every few seconds."""
+SHORTEST_TRIAL_S = 5.0  # in less nothing can be measured: scripts report every few seconds
 LONGEST_TRIAL_S = 86_400.0
 MOST_TRIAL_SIZES = 16
 MOST_TRIAL_GPUS = 100_000
@@ -73,10 +71,8 @@ class Elastic:
     checkpoint: Checkpoint = Checkpoint.NONE
     checkpoint_interval_s: float | None = None
     grace_s: float = GRACE_S
-    kind: JobKind | None = None
-    """None: derived from the launcher that `run` calls."""
-    restartable: bool = False
-    """A restart loses nothing that matters, with or without a checkpoint."""
+    kind: JobKind | None = None  # None: derived from the launcher that `run` calls
+    restartable: bool = False  # a restart loses nothing that matters, with or without a checkpoint
 
     def kind_of(self, run: str) -> JobKind:
         """Return how its workers start: the given kind, else by the launcher that `run` calls."""
@@ -105,8 +101,7 @@ class GpuRequest:
     memory_mib: int = 0
     compute_percent: int = 0
     topology: Topology = ANYWHERE
-    soft: bool = False
-    """The job may exceed the compute of its share while the GPU is idle."""
+    soft: bool = False  # the job may exceed the compute of its share while the GPU is idle
 
     @property
     def is_share(self) -> bool:
@@ -117,16 +112,12 @@ class GpuRequest:
 class TrialSpec:
     """How to try a task out before it is queued; what is absent follows from the job."""
 
-    wanted: bool | None = None
-    """None: the queue decides."""
-    sizes: tuple[int, ...] = ()
-    """GPUs in all, ascending."""
+    wanted: bool | None = None  # None: the queue decides
+    sizes: tuple[int, ...] = ()  # GPUs in all, ascending
     budget_s: float | None = None
     each_s: float | None = None
-    priority: int | None = None
-    """Of the trial runs; None: that of the task."""
-    only: bool = False
-    """Run the trial and do not queue the job."""
+    priority: int | None = None  # of the trial runs; None: that of the task
+    only: bool = False  # run the trial and do not queue the job
 
 
 RIGID = Elastic()

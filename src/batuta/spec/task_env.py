@@ -14,8 +14,7 @@ from batuta.spec.problem import InputError, Problem, read_text
 from batuta.spec.quantity import shown
 from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
-LONGEST_BYTES = 2**17 - 1
-"""Linux takes no longer `NAME=value`."""
+LONGEST_BYTES = 2**17 - 1  # Linux takes no longer `NAME=value`
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME_FIX = "letters, digits and _, not beginning with a digit"
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -171,16 +170,14 @@ class Overrides:
 
     name: str | None = None
     gpus: str | None = None
-    num_nodes: int | str | None = None
-    """A number, or `auto`."""
+    num_nodes: int | str | None = None  # a number, or `auto`
     min_nodes: int | None = None
     max_nodes: int | None = None
     restartable: bool | None = None
     queue: str | None = None
     priority: int | str | None = None
     workdir: str | None = None
-    trial: Mapping[str, Any] | None = None
-    """What `batuta trial` says: sizes, budget_s, each_s, priority, only."""
+    trial: Mapping[str, Any] | None = None  # what `batuta trial` says: sizes, budget_s, each_s, priority, only
     env: Mapping[str, str] = field(default_factory=dict)
     secret: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -29,17 +29,12 @@ from batuta.spec.task_resources import ANY_GPU, VIRTUAL_GPU, Accelerator, Replic
 
 DEFAULT_QUEUE = "default"
 PRIOR_EXPONENT = 0.9
-PRIOR_WORK_S = 3600.0
-"""Of a job with one GPU; see `prior_work_s`."""
+PRIOR_WORK_S = 3600.0  # of a job with one GPU; see `prior_work_s`
 PRIOR_RESTART_S = 30.0
-NEVER_S = 1e9
-"""The checkpoint interval of a task that never makes one: a stop loses all since the start."""
-DEFAULT_CPUS_MILLI = 1000
-"""Of each replica of a CPU-only task that does not say how many CPUs it needs."""
-LONGEST_CURVE = 4096
-"""GPUs up to which a speed is written down; beyond, the last value holds."""
-_Obstacle: TypeAlias = tuple[str, str]
-"""What is in the way, and the fix."""
+NEVER_S = 1e9  # the checkpoint interval of a task that never makes one: a stop loses all since the start
+DEFAULT_CPUS_MILLI = 1000  # of each replica of a CPU-only task that does not say how many CPUs it needs
+LONGEST_CURVE = 4096  # GPUs up to which a speed is written down; beyond, the last value holds
+_Obstacle: TypeAlias = tuple[str, str]  # what is in the way, and the fix
 
 
 def check_fits(job: Job, nodes: Sequence[Node]) -> list[Problem]:

@@ -66,14 +66,10 @@ def probe_disk(path: Path) -> tuple[PathKind, Path]:
 class PathRules:
     """How paths are understood, and which are allowed."""
 
-    base: Path | None = None
-    """Where relative paths start; None refuses them."""
-    home: Path | None = None
-    """What `~` is; None refuses it."""
-    roots: tuple[Path, ...] = ()
-    """Folders that a path has to lie in, links followed; empty allows all that can be read."""
-    probe: Callable[[Path], tuple[PathKind, Path]] | None = probe_disk
-    """None takes paths on trust."""
+    base: Path | None = None  # where relative paths start; None refuses them
+    home: Path | None = None  # what `~` is; None refuses it
+    roots: tuple[Path, ...] = ()  # folders that a path has to lie in, links followed; empty allows all that can be read
+    probe: Callable[[Path], tuple[PathKind, Path]] | None = probe_disk  # None takes paths on trust
     no_mounts: Callable[[], str] | None = None
     """Asked why a job cannot have mounts outside of its working directory; None where it always can."""
     beside: Path | None = None

@@ -20,12 +20,9 @@ from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 if TYPE_CHECKING:
     from batuta.spec.task import Task
 
-ANY_GPU = ""
-"""The type of a GPU when any will do."""
-VIRTUAL_GPU = "virtual"
-"""The type of virtual GPUs that were given none: they stand for every type that a task asks for."""
-NO_ACCELERATORS = "0"
-"""Stands for no accelerators at all: the task runs on CPU."""
+ANY_GPU = ""  # the type of a GPU when any will do
+VIRTUAL_GPU = "virtual"  # the type of virtual GPUs that were given none: they stand for every type that a task asks for
+NO_ACCELERATORS = "0"  # stands for no accelerators at all: the task runs on CPU
 MOST_PER_NODE = 1024
 MOST_ALTERNATIVES = 64
 _FIX = "write TYPE:COUNT, for example H100:8, H100 for one, or H100:0.5 for half of one"
@@ -45,8 +42,7 @@ LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 TIME_LIMIT_LABELS = ("kueue.x-k8s.io/max-exec-time-seconds", "max-run-duration-seconds", "maxRunDurationSeconds")
 """A limit on the running time, as Kueue and as Konduktor spell it; they mean the same."""
-ALIAS_OF_ACCELERATORS: Final = "gpus"
-"""The other name that SkyPilot has for `accelerators`."""
+ALIAS_OF_ACCELERATORS: Final = "gpus"  # the other name that SkyPilot has for `accelerators`
 _NEEDS = ("accelerators", ALIAS_OF_ACCELERATORS, "cpus", "memory")
 _KNOWN = (
     *(*_NEEDS, "labels", "image_id", "ports", "priority", "priority_class", "any_of", "ordered", "job_recovery"),
@@ -193,10 +189,8 @@ def is_without_class(task: Task, classes: Sequence[PriorityClass]) -> bool:
 class RankSettings:
     """What a job wants for itself. None or empty: as the server has it."""
 
-    hang_after_s: float | None = None
-    """Infinite: it is never called hung."""
-    stragglers: str = ""
-    """One of STRAGGLER_WORDS."""
+    hang_after_s: float | None = None  # infinite: it is never called hung
+    stragglers: str = ""  # one of STRAGGLER_WORDS
 
 
 def parse_hang_after_s(text: str) -> float:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _NO_OVERRIDES = Overrides()
 _UNCHECKED = PathRules(None, None, probe=None)
-SCHEMA = 1
-"""Goes up when a key is renamed, removed or changes its meaning; a new key with a default needs none."""
+SCHEMA = 1  # goes up when a key is renamed, removed or changes its meaning; a new key with a default needs none
 
 
 def task_with_overrides(
@@ -54,18 +53,21 @@ def task_with_overrides(
 def task_to_yaml(task: Task) -> str:
     """The task file as YAML, for people: without the values of its secrets."""
     plain = task_to_mapping(task, with_secrets=False)
-    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(plain, Dumper=ReadableDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as such."""
+class ReadableDumper(yaml.SafeDumper):
+    """Writes a text of several lines as such, and what is used twice both times, without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _represent_text)
+ReadableDumper.add_representer(str, _represent_text)
 
 
 def task_to_mapping(task: Task, *, with_secrets: bool = True) -> dict[str, Any]:

@@ -11,7 +11,5 @@ from enum import StrEnum
 class LogFormat(StrEnum):
     """The words of --log-format."""
 
-    JSON = "json"
-    """One object per line, for programs."""
-    TEXT = "text"
-    """For a terminal."""
+    JSON = "json"  # one object per line, for programs
+    TEXT = "text"  # for a terminal

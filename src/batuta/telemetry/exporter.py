@@ -31,20 +31,14 @@ _log = logging.getLogger("batuta.telemetry")
 class ExportLimits:
     """Sizes, intervals and retries of the export."""
 
-    queued: int = 8192
-    """Spans that wait at most; more are dropped."""
+    queued: int = 8192  # spans that wait at most; more are dropped
     batch: int = 512
-    every_s: float = 1.0
-    """No span waits longer than this for its batch to fill."""
+    every_s: float = 1.0  # no span waits longer than this for its batch to fill
     attempts: int = 5
-    timeout_s: float = 10.0
-    """Of each wait for the endpoint."""
-    first_pause_s: float = 1.0
-    """Between attempts; it doubles."""
-    longest_pause_s: float = 30.0
-    """Also when the endpoint asks for more by Retry-After."""
-    flush_s: float = 3.0
-    """For all that is queued at `close`."""
+    timeout_s: float = 10.0  # of each wait for the endpoint
+    first_pause_s: float = 1.0  # between attempts; it doubles
+    longest_pause_s: float = 30.0  # also when the endpoint asks for more by Retry-After
+    flush_s: float = 3.0  # for all that is queued at `close`
 
 
 class SpanExporter:
@@ -70,8 +64,7 @@ class SpanExporter:
         self._queue: deque[Span] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
-        self._give_up_s = float("inf")
-        """From then on, by the monotonic clock, nothing is sent."""
+        self._give_up_s = float("inf")  # from then on, by the monotonic clock, nothing is sent
         self.is_failing = False
         self._thread = (fence or Fence()).start("traces", self._run)
 
@@ -103,8 +96,6 @@ class SpanExporter:
         with self._changed:
             self.counts[GIVEN_UP] += len(self._queue)
             self._queue.clear()
-
-    # ------------------------------------------------------------------------------------ the thread's own
 
     def _run(self) -> None:
         while batch := self._next_batch():

@@ -33,14 +33,12 @@ _cycle: ContextVar[int | None] = ContextVar("cycle", default=None)
 
 
 """The cycle that this thread is in: its log lines are tagged with it."""
-MAX_COMMANDS = 200
-"""Lines for the commands of one plan; the rest are counted."""
+MAX_COMMANDS = 200  # lines for the commands of one plan; the rest are counted
 MAX_LINES = 10_000
 _CLOSE_S = 3.0
 _TOGETHER_S = 0.05
 _MOST_BYTES, _KEPT = 10 << 20, 3
-_LIBRARIES = ("uvicorn", "asyncio")
-"""What else has something to say: what went wrong within a request, for one."""
+_LIBRARIES = ("uvicorn", "asyncio")  # what else has something to say: what went wrong within a request, for one
 _USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 """What every record has, or has once it was formatted."""
 _log = logging.getLogger("batuta.engine")

@@ -29,8 +29,7 @@ _MAX_RESPONSE_BYTES = 64 << 10
 class ExportResponse:
     """The result of one attempt."""
 
-    status: int
-    """0 when the endpoint did not answer."""
+    status: int  # 0 when the endpoint did not answer
     body: bytes = b""
     retry_after_s: float | None = None
     error: str = ""

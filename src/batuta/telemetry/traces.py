@@ -26,15 +26,12 @@ class Span:
 
     trace_id: int
     span_id: int
-    parent_id: int
-    """0 for the root of a trace."""
+    parent_id: int  # 0 for the root of a trace
     name: str
     start_ns: int
-    end_ns: int
-    """Both since 1970."""
+    end_ns: int  # both since 1970
     attributes: Attributes = ()
-    error: str = ""
-    """The error message; empty for success."""
+    error: str = ""  # the error message; empty for success
 
 
 class IdGenerator:
@@ -57,8 +54,7 @@ _JOB_EVENTS = (ev.JobStarted, ev.JobFound, ev.JobInterrupted, ev.JobEnded, ev.Tr
 class _OpenCommand:
     """A command whose outcome is not known yet."""
 
-    span: Span
-    """Its end is not known yet."""
+    span: Span  # its end is not known yet
     kind: type[Command]
 
     def ended(self, end_ns: int, outcome: str, error: str = "") -> Span:
@@ -74,11 +70,9 @@ class CommandTraces:
         self._ids = ids
         self._tells_of_preempted = tells_of_preempted
         self._open: dict[JobId, _OpenCommand] = {}
-        self._timed: dict[JobId, Span] = {}
-        """Finished commands whose steps may still be reported."""
+        self._timed: dict[JobId, Span] = {}  # finished commands whose steps may still be reported
         self._replaced: list[Span] = []
-        self._unreported: list[JobId] = []
-        """Jobs of this cycle's commands whose outcome the backend does not report."""
+        self._unreported: list[JobId] = []  # Jobs of this cycle's commands whose outcome the backend does not report
 
     def ordered(self, plan: Plan, trace_id: int, cycle_id: int, now_ns: int) -> None:
         for command in plan.commands:
@@ -189,8 +183,7 @@ class CycleTrace(Observer):
         self._version = world.version
         self._trace_id = self._cycle_id = 0
         self._begun_ns = self._lap_ns = 0
-        self._offset_ns = 0
-        """From the monotonic clock to wall-clock time, as of the beginning of the cycle."""
+        self._offset_ns = 0  # from the monotonic clock to wall-clock time, as of the beginning of the cycle
 
     def saw(self, world: World, event: Event) -> None:
         self._version = world.version

@@ -51,5 +51,4 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 PROBLEM_SCHEMA = {"$ref": "#/components/schemas/ProblemDocument"}
-CHANGES = (400, 413, 503, 504, 507)
-"""What may be in the way of every change."""
+CHANGES = (400, 413, 503, 504, 507)  # what may be in the way of every change

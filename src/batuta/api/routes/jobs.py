@@ -45,8 +45,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_serialization import task_from_json, task_to_yaml
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
-_LONG_LIST = 20_000
-"""Longer lists are made in another thread, so that other requests do not wait."""
+_LONG_LIST = 20_000  # longer lists are made in another thread, so that other requests do not wait
 
 
 async def find_job(state: AppState, job: str) -> JsonObject:
@@ -227,8 +226,7 @@ async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Respons
 
 MAX_PROGRESS_BYTES = 4 << 20
 _BLOCK_BYTES = 8 << 10
-_WINDOW = 5
-"""Reports over which speed is measured."""
+_WINDOW = 5  # reports over which speed is measured
 
 
 def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:

@@ -23,14 +23,11 @@ from batuta.backends.local.logs import ReplicaLog, Span
 
 router = APIRouter(prefix="/jobs", tags=["logs"])
 MEDIA_TYPE = "text/plain; charset=utf-8"
-OFFSET = "Batuta-Log-Offset"
-"""Where the first byte of an answer lies, counted from the first one that was ever logged."""
-RANKS = "Batuta-Log-Ranks"
-"""How many ranks have logged something so far."""
+OFFSET = "Batuta-Log-Offset"  # where the first byte of an answer lies, counted from the first one that was ever logged
+RANKS = "Batuta-Log-Ranks"  # how many ranks have logged something so far
 _POLL_S = 0.15
 _PIECE_BYTES = 256 << 10
-_LONGEST_LINE = 10_000
-"""Characters of a line that is shown as found."""
+_LONGEST_LINE = 10_000  # characters of a line that is shown as found
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 _NOT_ALL_RUN = ("PENDING", "SETTING_UP", "RESIZING", "PREEMPTED")

@@ -121,8 +121,7 @@ class QuotaEdit:
     keys: Sequence[ObjectKey]
     before: Quota = field(default_factory=Quota)
     after: Quota = field(default_factory=Quota)
-    default_queue_notes: list[str] = field(default_factory=list)
-    """What the change means for jobs that name no queue."""
+    default_queue_notes: list[str] = field(default_factory=list)  # what the change means for jobs that name no queue
 
     def make(self, world: World, now_s: float) -> Sequence[ev.Event]:
         """Apply the change to the quota of this moment, in the engine's thread. Raises InputError."""

@@ -15,8 +15,7 @@ from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD
 
 _log = logging.getLogger("batuta.agent")
-PodKey: TypeAlias = tuple[str, str]
-"""Namespace and name."""
+PodKey: TypeAlias = tuple[str, str]  # namespace and name
 Annotations: TypeAlias = Mapping[str, str]
 MANAGER: Final = "batuta-agent"
 _STATIC: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")

@@ -33,17 +33,12 @@ _NODE_LEASES: Final = "kube-node-lease"
 _PAGE: Final = 500
 _INSTALL = "batuta install --apply"
 _LEASE_S = 15
-SILENT_AFTER_S = 60.0
-"""A kubelet renews its Lease every 10 s."""
-STALE_AFTER_S = 120.0
-"""An agent reports every 30 s, and after 90 s the binder does not believe it any more."""
+SILENT_AFTER_S = 60.0  # a kubelet renews its Lease every 10 s
+STALE_AFTER_S = 120.0  # an agent reports every 30 s, and after 90 s the binder does not believe it any more
 _PRESSURES = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "processes"}
-STUCK_AFTER_S = 900.0
-"""Images take minutes to come."""
-HALF_AFTER_S = 360.0
-"""A gang of which some have a place and some have not: its reservations are freed after 300 s."""
-GONE_AFTER_S = 300.0
-"""Pods of a job that is over, or that are told to end, have this long."""
+STUCK_AFTER_S = 900.0  # images take minutes to come
+HALF_AFTER_S = 360.0  # a gang of which some have a place and some have not: its reservations are freed after 300 s
+GONE_AFTER_S = 300.0  # Pods of a job that is over, or that are told to end, have this long
 _LIVE = ("Pending", "Running")
 _OVER = ("SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED")
 _MOST = 10
@@ -55,24 +50,18 @@ class ClusterSnapshot:
     """A cluster at one moment. None where the user may not look; empty where there is nothing."""
 
     asked_s: float
-    answered_s: float
-    """When its time was asked for and told, by our own clock."""
-    server_s: float | None
-    """Its time then, to the second."""
+    answered_s: float  # when its time was asked for and told, by our own clock
+    server_s: float | None  # its time then, to the second
     deployments: Sequence[Batch] | None = ()
     daemon_sets: Sequence[Batch] | None = ()
-    leases: Sequence[Lease] | None = ()
-    """Of the operators' namespaces."""
+    leases: Sequence[Lease] | None = ()  # of the operators' namespaces
     node_leases: Sequence[Lease] | None = ()
     nodes: Sequence[Node] | None = ()
-    pods: Sequence[Pod] | None = ()
-    """Of Batuta's jobs."""
+    pods: Sequence[Pod] | None = ()  # of Batuta's jobs
     jobs: Sequence[UnifiedJob] | None = ()
     has_definition: bool = True
-    workloads: Sequence[KueueObject] | None = ()
-    """Kueue's, where the cluster has them."""
-    refused: tuple[str, ...] = field(default=())
-    """Kinds that the user may not list."""
+    workloads: Sequence[KueueObject] | None = ()  # Kueue's, where the cluster has them
+    refused: tuple[str, ...] = field(default=())  # kinds that the user may not list
 
     @property
     def now_s(self) -> float:

@@ -12,8 +12,7 @@ PLURAL: Final = "unifiedjobs"
 TRIAL_KIND: Final = "TrialRun"
 TRIAL_PLURAL: Final = "trialruns"
 
-SCHEDULER: Final = "batuta"
-"""`spec.schedulerName` of the pods that Batuta binds."""
+SCHEDULER: Final = "batuta"  # `spec.schedulerName` of the pods that Batuta binds
 FIELD_MANAGER: Final = "batuta-operator"
 MANAGED_BY: Final = "batuta.dev/operator"
 """`spec.managedBy` of the UnifiedJobs that this operator looks after; empty means the same."""
@@ -23,42 +22,35 @@ JOB_NAME: Final = "batuta.dev/job-name"
 REPLICA_INDEX: Final = "batuta.dev/replica-index"
 START: Final = "batuta.dev/start"
 """Which start of the job a child belongs to; a restart of all members has the next number."""
-ROLE: Final = "batuta.dev/role"
-"""`worker` holds GPUs; `launcher` starts the workers of a job."""
+ROLE: Final = "batuta.dev/role"  # `worker` holds GPUs; `launcher` starts the workers of a job
 
 # Labels that other kinds may carry as well.
 QUEUE_NAME: Final = "batuta.dev/queue-name"
 KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 """On a UnifiedJob: a WorkloadPriorityClass, whose value counts when quota is given out."""
-GANG_NAME: Final = "batuta.dev/gang-name"
-"""Pods of one namespace with the same value start together or not at all."""
+GANG_NAME: Final = "batuta.dev/gang-name"  # Pods of one namespace with the same value start together or not at all
 GANG_SIZE: Final = "batuta.dev/gang-size"
 """How many pods the gang has; an annotation of each of them (a label is accepted as well)."""
 POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 TRIAL_RUN: Final = "batuta.dev/trial-run"
 """On a UnifiedJob that is one size of a trial: the TrialRun that it is a part of."""
-APPLICATION: Final = "app.kubernetes.io/name"
-"""Which application a job is a run of; without it, its name says so."""
+APPLICATION: Final = "app.kubernetes.io/name"  # which application a job is a run of; without it, its name says so
 
 # Annotations.
 TRIAL: Final = "batuta.dev/trial"
 """On a UnifiedJob or a queue: `true` has it tried out before it is queued; `false`, where the queue would."""
-TRIAL_SIZES: Final = "batuta.dev/trial-sizes"
-"""On such a job: the numbers of GPUs, as `1,2,4`."""
+TRIAL_SIZES: Final = "batuta.dev/trial-sizes"  # on such a job: the numbers of GPUs, as `1,2,4`
 TRIAL_BUDGET: Final = "batuta.dev/trial-budget-seconds"
 TRIAL_EACH: Final = "batuta.dev/trial-each-seconds"
-TRIAL_GPUS: Final = "batuta.dev/trial-gpus"
-"""On one size of a trial: which."""
+TRIAL_GPUS: Final = "batuta.dev/trial-gpus"  # on one size of a trial: which
 TARGET: Final = "batuta.dev/target-replicas"
 """The target that the scheduler wrote last; another one in the spec was written by a person, and pins it."""
 CANCEL: Final = "batuta.dev/cancel"
-USER: Final = "batuta.dev/user"
-"""Whose job it is."""
+USER: Final = "batuta.dev/user"  # whose job it is
 WANTED: Final = "batuta.dev/wanted-replicas"
 """On an elastic job: how many replicas it asks for; without it, as many as it needs at least."""
-ANY_SIZE: Final = "auto"
-"""The same: the operator chooses, by what earlier jobs of the application measured."""
+ANY_SIZE: Final = "auto"  # the same: the operator chooses, by what earlier jobs of the application measured
 CHECKPOINT_REQUEST: Final = "batuta.dev/checkpoint-request"
 """On a pod: a number that grows with each checkpoint that is asked for; its processes see it as a file."""
 SSH_SECRET: Final = "batuta.dev/ssh-secret"
@@ -91,28 +83,23 @@ HEALTH_SEEN: Final = "batuta.dev/health-seen"
 """On a node, written by the operator: the number of the last note that is dealt with."""
 MENDED: Final = "batuta.dev/mended"
 """On a node, written by people: `node`, `gpu-3` or `all` was mended and may be burnt in."""
-BURN_IN: Final = "batuta.dev/burn-in"
-"""A label of pods that burn something in: which attempt they are."""
+BURN_IN: Final = "batuta.dev/burn-in"  # a label of pods that burn something in: which attempt they are
 EXPECTED_UTILISATION: Final = "batuta.dev/expected-utilisation"
 """How busy history says that a pod will keep its GPU, from 0 to 1; written together with the binding."""
-GPU_PREFIX: Final = "batuta.dev/gpu."
-"""Of all annotations that the agent writes, on nodes and on pods."""
+GPU_PREFIX: Final = "batuta.dev/gpu."  # of all annotations that the agent writes, on nodes and on pods
 UTILISATION: Final = f"{GPU_PREFIX}utilisation"
 """On a node, written by the agent: how busy each GPU is, as JSON with the time of measurement."""
-POD_USAGE: Final = f"{GPU_PREFIX}usage"
-"""On a pod, written by the agent: what it has of its GPUs, as JSON."""
+POD_USAGE: Final = f"{GPU_PREFIX}usage"  # on a pod, written by the agent: what it has of its GPUs, as JSON
 
 REPORT_PREFIX: Final = "batuta-report "
 """A line of a log with these words and a JSON object after them is a report of `batuta.sdk`."""
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 """Resources that stand for whole GPUs, in the order in which a node is asked for them."""
-SHARE_MEMORY: Final = "batuta.dev/gpu-memory"
-"""Extended resource: memory of one GPU, in units of `SHARE_UNIT_MIB`."""
+SHARE_MEMORY: Final = "batuta.dev/gpu-memory"  # extended resource: memory of one GPU, in units of `SHARE_UNIT_MIB`
 SHARE_UNIT_MIB: Final = 256
 """The kubelet keeps a list of all units: with units of 1 MiB, a node's list would take 43 MB."""
-SHARE_COMPUTE: Final = "batuta.dev/gpu-compute"
-"""Extended resource: percent of one GPU's compute."""
+SHARE_COMPUTE: Final = "batuta.dev/gpu-compute"  # extended resource: percent of one GPU's compute
 
 SHARES_ONLY: Final = "batuta.dev/shares-only"
 """In the World, a taint of nodes whose GPUs can only be had in shares; jobs with a share tolerate it."""

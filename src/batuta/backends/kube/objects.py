@@ -182,8 +182,7 @@ class Container(_Base):
     name: str = ""
     resources: Resources = msgspec.field(default_factory=Resources)
     ports: list[ContainerPort] = []
-    restart_policy: str = ""
-    """`Always` makes an init container a sidecar."""
+    restart_policy: str = ""  # `Always` makes an init container a sidecar
 
 
 class SchedulingGate(_Base):
@@ -225,8 +224,7 @@ class PodSpec(_Base):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: dict[str, str] = {}
-    resources: Resources | None = None
-    """Of the whole pod, where they are stated."""
+    resources: Resources | None = None  # of the whole pod, where they are stated
     topology_spread_constraints: list[TopologySpread] = []
     scheduling_group: SchedulingGroup | None = None
 
@@ -294,8 +292,7 @@ class Address(_Base):
 class NodeInfo(_Base):
     """What runs on a node."""
 
-    boot_id: str = msgspec.field(default="", name="bootID")
-    """Another one after each boot."""
+    boot_id: str = msgspec.field(default="", name="bootID")  # another one after each boot
 
 
 class NodeStatus(_Base):
@@ -394,11 +391,7 @@ class UsageReport(msgspec.Struct):
 
 def read_usage(node: Node) -> UsageReport | None:
     """The report on a node; None for none, and for what cannot be read."""
-    text = node.metadata.annotations.get(names.UTILISATION, "")
-    try:
-        return msgspec.json.decode(text, type=UsageReport) if text else None
-    except msgspec.MsgspecError:
-        return None
+    return decode_annotation(node.metadata.annotations.get(names.UTILISATION, ""), UsageReport, None)
 
 
 def has_condition(status: Any, *types: str) -> bool:

@@ -109,8 +109,6 @@ class LocalBackend:
             ranks=ranks,
         )
 
-    # ------------------------------------------------------------------------------- what the engine asks
-
     def resume(self, living: Mapping[JobId, ExpectedJob]) -> None:
         """Takes up what a former server left, once, before anything else. What it finds is said as events."""
         now_s = self._clock()
@@ -194,8 +192,6 @@ class LocalBackend:
         self._watch.close()
         self._trash.close()
 
-    # ----------------------------------------------------------------------------------------- for people
-
     def log_path(self, job: JobId, rank: int = 0) -> Path:
         return JobFiles(self.root, job).log(rank)
 
@@ -216,8 +212,6 @@ class LocalBackend:
             raise ValueError(f"job {job} is not over")
         JobFiles(self.root, job).remove()
         self._trash.call()
-
-    # --------------------------------------------------------------------------------------- how it works
 
     def _wait(self, until_s: float) -> bool:
         """Waits for news, at most until a time; whether it was woken."""

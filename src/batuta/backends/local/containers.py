@@ -75,10 +75,8 @@ class Container:
 
     run_id: str
     image: str
-    folder: Path
-    """Of the replica's run: it has the scripts of its steps."""
-    mounts: Sequence[tuple[str, str]] = ()
-    """What the machine has at the first path is seen at the second."""
+    folder: Path  # of the replica's run: it has the scripts of its steps
+    mounts: Sequence[tuple[str, str]] = ()  # what the machine has at the first path is seen at the second
     nvidia: bool = False
     """Whether it gets the machine's NVIDIA GPUs; CUDA_VISIBLE_DEVICES says which of them are its own."""
 
@@ -103,8 +101,7 @@ class DockerCompatible:
 
     path: str
     name: str
-    user: str = "0:0"
-    """With podman, root inside is the server's user outside; with docker it is that user by number."""
+    user: str = "0:0"  # with podman, root inside is the server's user outside; with docker it is that user by number
 
     def create(self, container: Container) -> list[str]:
         """Fetches the image if need be, and makes the container."""
@@ -164,8 +161,7 @@ class ContainerRuntimes:
     """The runtime of this machine that can be used, looked for when it is first needed. For any thread."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    virtual: bool = False
-    """Whether the GPUs are virtual, which no container sees."""
+    virtual: bool = False  # whether the GPUs are virtual, which no container sees
     _found: ContainerRuntime | None = None
     _unusable: list[str] = field(default_factory=list)
     _asked_s: float = -_ASKED_AGAIN_S

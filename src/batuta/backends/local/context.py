@@ -22,24 +22,17 @@ from batuta.spec.task import Task
 class Timing:
     """How often to look, and how long to wait."""
 
-    poll_s: float = 0.25
-    """Between looks at the progress files of jobs that run."""
-    poll_asked_s: float = 0.05
-    """The same while a checkpoint is waited for."""
-    look_s: float = 5.0
-    """Between looks at all replicas, should news of one have been lost."""
-    cancel_grace_s: float = 10.0
-    """A job that is cancelled gets its own grace, but not more than this."""
+    poll_s: float = 0.25  # between looks at the progress files of jobs that run
+    poll_asked_s: float = 0.05  # the same while a checkpoint is waited for
+    look_s: float = 5.0  # between looks at all replicas, should news of one have been lost
+    cancel_grace_s: float = 10.0  # a job that is cancelled gets its own grace, but not more than this
     unseen_grace_s: float = 10.0
     """So does one that is asked for a checkpoint and was never seen to save: likely it has no handler."""
     restartable_grace_s: float = 0.5
     """The same for one of which its task says that a restart loses nothing: others do not wait for it."""
-    peer_grace_s: float = 5.0
-    """So do the replicas that are left when one has failed."""
-    release_s: float = 5.0
-    """A job that changes its workers by itself has left a GPU so long after it was told to."""
-    overdue_s: float = 20.0
-    """How long after its time a runner may take before it is killed itself."""
+    peer_grace_s: float = 5.0  # so do the replicas that are left when one has failed
+    release_s: float = 5.0  # a job that changes its workers by itself has left a GPU so long after it was told to
+    overdue_s: float = 20.0  # how long after its time a runner may take before it is killed itself
     back_off_s: float = 1.0
     """Before the first restart after an end that was not planned; doubled with each that follows."""
     longest_back_off_s: float = 300.0
@@ -91,10 +84,8 @@ class JobContext:
     timing: Timing
     occupancy: GpuOccupancy
     emit: Callable[[Event], None]
-    watch: Callable[[RunningReplica, JobId, int], None]
-    """Has news of a replica brought to its job: by job and rank."""
-    later: Callable[[Callable[[], None]], None]
-    """Does something once all that was said so far is durable."""
+    watch: Callable[[RunningReplica, JobId, int], None]  # has news of a replica brought to its job: by job and rank
+    later: Callable[[Callable[[], None]], None]  # does something once all that was said so far is durable
     on_result: Callable[[JobId, str], None] | None = None
     directory_pool: DirectoryPool | None = None
     excuse: Callable[[JobId, Sequence[Span], float], str] = lambda job, workers, since_s: ""

@@ -167,25 +167,19 @@ class RunRecord:
     """One start of a job, all replicas together. Written before any of them is started."""
 
     job: JobId
-    number: int
-    """How often the job was started before: BATUTA_RESTART."""
+    number: int  # how often the job was started before: BATUTA_RESTART
     placement: Placement
-    ranks: int
-    """Replicas that are started; fewer than there are places for where one starts the others."""
+    ranks: int  # replicas that are started; fewer than there are places for where one starts the others
     port: int
     started_s: float
     key: str = field(default_factory=lambda: secrets.token_hex(6))
     """Makes its replicas' run ids unique on this machine, for all time."""
-    asked_s: float | None = None
-    """When a checkpoint was asked for, because it is to stop."""
+    asked_s: float | None = None  # when a checkpoint was asked for, because it is to stop
     leaving: bool = False
     """It was told to stop, because it is wanted elsewhere or not at all: how it ends then is no failure."""
-    interrupted: bool = False
-    """It was told to stop because the server shut down, not by a decision of the scheduler."""
-    trailing: bool = False
-    """Rank 0 had ended well, and the others were told to stop because they did not follow."""
-    started_on: Placement | None = None
-    """Where it was started, when it has changed its place without a restart since."""
+    interrupted: bool = False  # it was told to stop because the server shut down, not by a decision of the scheduler
+    trailing: bool = False  # rank 0 had ended well, and the others were told to stop because they did not follow
+    started_on: Placement | None = None  # where it was started, when it has changed its place without a restart since
 
     @property
     def first(self) -> Placement:
@@ -249,8 +243,7 @@ def _placement(spans: Any) -> Placement:
 
 
 _MOST_PAST = 64
-STABLE_RUN_S = 300.0
-"""A run this long was no crash at the start: the back-off begins anew."""
+STABLE_RUN_S = 300.0  # a run this long was no crash at the start: the back-off begins anew
 
 
 @dataclass(slots=True)
@@ -258,16 +251,11 @@ class RunHistory:
     """Kept by one server at a time. To note an end is not to keep it: a job that is over needs no file."""
 
     path: Path
-    counted: int = -1
-    """The last run whose end is in here. To hear of an end twice must not count it twice."""
-    failures: int = 0
-    """Those that count towards the limit."""
-    streak: int = 0
-    """Consecutive ends that were not planned: the exponent of the back-off."""
-    ran_s: float = 0.0
-    """How long all runs together have run, for the time limit."""
-    past: list[Run] = field(default_factory=list)
-    """The last runs, for the meter."""
+    counted: int = -1  # the last run whose end is in here. To hear of an end twice must not count it twice.
+    failures: int = 0  # those that count towards the limit
+    streak: int = 0  # consecutive ends that were not planned: the exponent of the back-off
+    ran_s: float = 0.0  # how long all runs together have run, for the time limit
+    past: list[Run] = field(default_factory=list)  # the last runs, for the meter
 
     def note(self, number: int, run: Run | None, ran_s: float, *, failed: bool, unwanted: bool) -> None:
         """Takes down the end of a run, once."""

@@ -23,24 +23,20 @@ from batuta.engine.fence import Fence
 from batuta.prediction import fit_together
 
 _log = logging.getLogger(__name__)
-REPORTS_PART = "progress reports"
-"""A job runs on when what it reports cannot be measured."""
+REPORTS_PART = "progress reports"  # a job runs on when what it reports cannot be measured
 
 
 class JobManager:
     """Drives jobs: those that leave first, then those that wait for what they leave."""
 
     def __init__(self, occupancy: GpuOccupancy, timing: Timing, is_ready: Callable[[], bool], fence: Fence) -> None:
-        self.runs: dict[JobId, JobRun] = {}
-        """Of every living job that was ever wanted to run."""
-        self.owners: dict[str, tuple[JobId, int]] = {}
-        """By run id: job and rank."""
+        self.runs: dict[JobId, JobRun] = {}  # of every living job that was ever wanted to run
+        self.owners: dict[str, tuple[JobId, int]] = {}  # by run id: job and rank
         self._occupancy = occupancy
         self._timing = timing
         self._is_ready = is_ready
         self._fence = fence
-        self._active: dict[JobId, JobRun] = {}
-        """Those with something to do, in the order in which it was asked for."""
+        self._active: dict[JobId, JobRun] = {}  # those with something to do, in the order in which it was asked for
         self._dirty: set[JobId] = set()
         self._heard: dict[tuple[JobRun, LiveRun, int], None] = {}
         """Replicas of which there was news, to be looked at once however much there was."""
@@ -169,8 +165,7 @@ _WITHIN_S = 15.0
 _UNSETTLED = frozenset((Phase.STARTING, Phase.RESIZING))
 
 
-ExpectedJob: TypeAlias = tuple[Placement | None, Phase]
-"""What the World says of a living job."""
+ExpectedJob: TypeAlias = tuple[Placement | None, Phase]  # what the World says of a living job
 
 
 def expected_jobs(world: World) -> dict[JobId, ExpectedJob]:

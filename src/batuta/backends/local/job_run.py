@@ -28,8 +28,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 
 _log = logging.getLogger(__name__)
-_LATE_S = 5.0
-"""An end that is found so late happened while no server ran, or none could look."""
+_LATE_S = 5.0  # an end that is found so late happened while no server ran, or none could look
 
 
 def server_fault(error: Exception) -> str:
@@ -46,8 +45,7 @@ class EventReporter:
     _job: JobId
     _history: RunHistory
     checkpoint_s: float | None = None
-    stop_s: float | None = None
-    """How long the steps of the present transition took so far."""
+    stop_s: float | None = None  # how long the steps of the present transition took so far
 
     def started(self, run: LiveRun, now_s: float) -> None:
         run.is_announced = True
@@ -124,11 +122,9 @@ class JobRun:
         self.run: LiveRun | None = None
         self.wanted: Placement | None = None
         self.is_ending = False
-        self.is_closing = False
-        """The server shuts down and takes its jobs with it."""
+        self.is_closing = False  # the server shuts down and takes its jobs with it
         self.is_over = False
-        self.due_s = math.inf
-        """When to drive it even if nothing happens until then."""
+        self.due_s = math.inf  # when to drive it even if nothing happens until then
         self._context = context
         self._files = files
         self._task = task
@@ -138,10 +134,8 @@ class JobRun:
         self._events = EventReporter(context, files, task, job.id, self._history)
         self._found: tuple[RunRecord, bool] | None = None
         """The run that a former server started and that is not adopted yet; whether it was announced."""
-        self._deadline_s = math.inf
-        """Until when the run may take for its present step."""
-        self._released_s = math.inf
-        """When the run will have left the GPUs that it was told to leave without a restart."""
+        self._deadline_s = math.inf  # until when the run may take for its present step
+        self._released_s = math.inf  # when the run will have left the GPUs that it was told to leave without a restart
         self._cannot_resize_to: Placement | None = None
         """The run could not be told of this placement, so it is restarted there."""
 
@@ -200,8 +194,6 @@ class JobRun:
         if self.run is not None and self.run.going is StopProgress.NO and not at_end:
             for found in self._progress.ranks.look(now_s):
                 self._context.held_up(found)
-
-    # ---------------------------------------------------------------------------- observe, decide, carry out
 
     def drive(self, now_s: float, *, can_start: bool = False) -> None:
         """Does what can be done now. `can_start`: the GPUs that it wants are free."""
@@ -323,8 +315,6 @@ class JobRun:
                 self._history.keep()
                 self._events.vacated(run, now_s, moves=moves)
 
-    # ------------------------------------------------------------------------------------------- the actions
-
     def _start(self, placement: Placement, now_s: float) -> None:
         """Starts all replicas at the wanted placement, whose GPUs are free."""
         number = max([self._history.counted, *self._files.run_numbers()]) + 1
@@ -414,8 +404,6 @@ class JobRun:
         if not self._progress.checkpoints.has_answered(run.request):
             self._progress.checkpoints.saved(now_s)  # by a script that answers in the file alone
         self._events.checkpoint_s = now_s - (run.record.asked_s or now_s)
-
-    # --------------------------------------------------------------------------------------------- the end
 
     def _finish(self, run: LiveRun, now_s: float) -> None:
         """All replicas are over: their GPUs are free, and the job has ended, moves on or waits again."""

@@ -146,13 +146,10 @@ class LiveRun:
     def __init__(self, files: JobFiles, record: RunRecord) -> None:
         self.record = record
         self.going = StopProgress.NO
-        self.trouble = ""
-        """Why not all replicas could be started."""
-        self.is_partial = False
-        """The server that started it was killed before it had started all replicas."""
+        self.trouble = ""  # why not all replicas could be started
+        self.is_partial = False  # the server that started it was killed before it had started all replicas
         self.is_announced = False
-        self.request = 0
-        """The number of the checkpoint that was asked for."""
+        self.request = 0  # the number of the checkpoint that was asked for
         self.checkpointed_s: float | None = None
         self.stop_sent_s: float | None = None
         self._files = files
@@ -280,8 +277,6 @@ class LiveRun:
             trouble=self.trouble,
             last_line=self._last_line,
         )
-
-    # ------------------------------------------------------------------------------------ on its way out
 
     def ask_for_checkpoint(self, now_s: float) -> None:
         self._note(replace(self.record, asked_s=now_s))

@@ -165,10 +165,8 @@ def _is_readable(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST_BYTES
 
 
-_MOST_READS = 64
-"""Pieces of a long file per poll: a server that starts again catches up bit by bit."""
-_LONG_BEFORE_S = 60.0
-"""What is so much older than a run is of no run: more than a clock may be off."""
+_MOST_READS = 64  # pieces of a long file per poll: a server that starts again catches up bit by bit
+_LONG_BEFORE_S = 60.0  # what is so much older than a run is of no run: more than a clock may be off
 
 
 class ProgressFeed:

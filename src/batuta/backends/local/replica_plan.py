@@ -46,11 +46,9 @@ class ReplicaGpus:
 
     job: Job
     node: NodeName
-    gpus: tuple[int, ...]
-    """By their numbers on the node."""
+    gpus: tuple[int, ...]  # by their numbers on the node
     run_id: str
-    folder: Path
-    """Of this run, of all its replicas; new at each start."""
+    folder: Path  # of this run, of all its replicas; new at each start
 
 
 class GpuInjector(Protocol):
@@ -111,14 +109,11 @@ _LED_BY_ONE = frozenset((JobKind.MPI, JobKind.HOROVOD_ELASTIC))
 class Machine:
     """What this machine gives to jobs."""
 
-    addresses: Mapping[NodeName, int]
-    """Each node's index, which gives it its address."""
+    addresses: Mapping[NodeName, int]  # each node's index, which gives it its address
     devices: Mapping[NodeName, Sequence[Device]]
-    inherited: Mapping[str, str]
-    """Of the server's environment."""
+    inherited: Mapping[str, str]  # of the server's environment
     doorbell: Path
-    sdk: Path
-    """For PYTHONPATH: scripts in environments of their own find the SDK there."""
+    sdk: Path  # for PYTHONPATH: scripts in environments of their own find the SDK there
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
 

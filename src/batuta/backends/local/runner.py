@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-_LOCK = 3
-"""The descriptor at which the server hands over its lock on `spec.json`: held as long as the runner lives."""
+_LOCK = 3  # the descriptor at which the server hands over its lock on `spec.json`: held as long as the runner lives
 
 
 CAN_MOUNT = "--can-mount"

@@ -28,8 +28,7 @@ class BindMount(NamedTuple):
 
     source: str
     target: str
-    optional: bool = False
-    """Left out where the target is something of the user's own, or where no view can be had."""
+    optional: bool = False  # left out where the target is something of the user's own, or where no view can be had
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,6 @@ class Watch:
         if hasattr(self._epoll, "close"):
             self._epoll.close()
 
-    # ------------------------------------------------------------------------------------------- the thread
-
     def _run(self) -> None:
         while not self._closed:
             if hasattr(select, "epoll"):

@@ -15,8 +15,7 @@ from batuta.core.job import NO_RESTART_S, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.core.reason import Reason
 
-_DONE = 1e-9
-"""Work below this is rounding."""
+_DONE = 1e-9  # work below this is rounding
 
 
 @dataclass(slots=True)
@@ -24,21 +23,15 @@ class _Run:
     """The true state of one submitted job."""
 
     sim: SimJob
-    left_s: float
-    """Work left, in seconds on one GPU of the reference type."""
+    left_s: float  # work left, in seconds on one GPU of the reference type
     rate: float = 0.0
-    since_s: float = 0.0
-    """When `left_s` was true."""
-    begun_s: float = 0.0
-    """When its processes were last started; checkpoints come at whole intervals after it."""
-    saved_left_s: float = 0.0
-    """Work left at the last checkpoint: a crash goes back to it."""
+    since_s: float = 0.0  # when `left_s` was true
+    begun_s: float = 0.0  # when its processes were last started; checkpoints come at whole intervals after it
+    saved_left_s: float = 0.0  # work left at the last checkpoint: a crash goes back to it
     saved_s: float = 0.0
-    ran_s: float = 0.0
-    """How long it had run at `since_s`, over all its starts."""
+    ran_s: float = 0.0  # how long it had run at `since_s`, over all its starts
     placement: Placement | None = None
-    stamp: int = 0
-    """Raised at every change; a timer with an older stamp is void."""
+    stamp: int = 0  # raised at every change; a timer with an older stamp is void
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +55,15 @@ class SimBackend:
     script: Sequence[ev.Event] = ()
     """External events of users and the cluster, in the order of time; they change nothing that runs."""
     now_s: float = 0.0
-    reporting: Set[JobId] = frozenset()
-    """Jobs that report their work left as soon as they run, as real ones do."""
-    lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
-    """By job: GPU-seconds held without keeping progress."""
+    reporting: Set[JobId] = frozenset()  # Jobs that report their work left as soon as they run, as real ones do
+    lost_gpu_s: dict[JobId, float] = field(default_factory=dict)  # by job: GPU-seconds held without keeping progress
     _runs: dict[JobId, _Run] = field(default_factory=dict)
     _timers: list[tuple[float, int, bool, JobId]] = field(default_factory=list)
     """(time, stamp, whether it is an end, job): a job's start or end, unless its stamp has changed."""
     _agenda: Sequence[tuple[float, SimJob | FailureRecord | ev.Event]] = ()
     """What comes from outside, in the order of time: arrivals, then failures, then the script."""
-    _passed: int = 0
-    """How much of the agenda is over."""
-    _to_come: int = 0
-    """Jobs that have not arrived."""
+    _passed: int = 0  # how much of the agenda is over
+    _to_come: int = 0  # Jobs that have not arrived
     _slow: dict[NodeName, float] = field(default_factory=dict)
     _by_name: dict[NodeName, Node] = field(default_factory=dict)
     _truth: dict[JobId, SimJob] = field(default_factory=dict)

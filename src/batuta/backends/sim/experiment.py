@@ -33,10 +33,8 @@ from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import read_quota_files
 from batuta.spec.problem import InputError
 
-DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}
-"""For workloads that were made for a certain cluster."""
-GOODPUT_ROUND_S = 60.0
-"""The goodput model is defined in rounds; these are its authors'."""
+DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}  # for workloads that were made for a certain cluster
+GOODPUT_ROUND_S = 60.0  # the goodput model is defined in rounds; these are its authors'
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,7 @@ class Experiment:
     format: str | None = None
     elastic: str = "rigid"
     speed: str = "linear"
-    limit: int | None = None
-    """Only this many jobs, the first ones."""
+    limit: int | None = None  # only this many jobs, the first ones
     seed: int = 0
     round_s: float | None = None
     min_interval_s: float = 0.0
@@ -58,14 +55,11 @@ class Experiment:
     weigh: bool = True
     profiles: str | None = None
     knowledge: str = "history"
-    lengths: str = "1"
-    """Shares of their epochs that jobs of a goodput replay run for, as `0.2-1`."""
+    lengths: str = "1"  # shares of their epochs that jobs of a goodput replay run for, as `0.2-1`
     failures: str | None = None
-    queues: str | None = None
-    """A file of quota; None: no quota."""
+    queues: str | None = None  # a file of quota; None: no quota
     keep_segments: bool = True
-    locality: float = 1.0
-    """Factor on the speed of a job whose GPUs lie on more than one node."""
+    locality: float = 1.0  # factor on the speed of a job whose GPUs lie on more than one node
 
 
 @lru_cache(maxsize=8)

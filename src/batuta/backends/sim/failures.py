@@ -1,15 +1,4 @@
-"""Failures of a simulated cluster: drawn with a seed, or read from a script.
-
-Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr` (of one
-GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed then).
-
-Script: YAML (a list) or JSON lines, one record each, in any order:
-
-    - {time_s: 3600, kind: node-lost, node: t4-003}
-    - {time_s: 7200, kind: node-returned, node: t4-003}
-    - {time_s: 100, kind: gpu-failed, node: t4-000, gpu: 2}
-    - {time_s: 500, kind: slow, node: t4-001, factor: 0.5}     # runs at half speed until `normal`
-"""
+"""Failures of a simulated cluster: drawn with a seed, or read from a script. See docs/reference/simulator.md."""
 
 from __future__ import annotations
 
@@ -47,10 +36,8 @@ class FailureRecord:
     time_s: float
     kind: FailureKind
     node: NodeName
-    gpu: int = 0
-    """Which GPU, for gpu-failed and gpu-repaired."""
-    factor: float = 1.0
-    """Speed of the node relative to its own, for slow."""
+    gpu: int = 0  # which GPU, for gpu-failed and gpu-repaired
+    factor: float = 1.0  # speed of the node relative to its own, for slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +47,7 @@ class FailureOptions:
     Nodes, their GPUs and stragglers are independent: a GPU may fail while its node is lost.
     """
 
-    until_s: float
-    """No failure begins after this time; each is always repaired, so that no job waits forever."""
+    until_s: float  # no failure begins after this time; each is always repaired, so that no job waits forever
     seed: int = 0
     node_mtbf_s: float | None = None
     node_mttr_s: float = 3600.0
@@ -69,8 +55,7 @@ class FailureOptions:
     gpu_mttr_s: float = 4 * 3600.0
     straggler_mtbf_s: float | None = None
     straggler_mttr_s: float = 1800.0
-    straggler_factors: tuple[float, float] = (0.3, 0.8)
-    """A straggler's speed is drawn evenly from this range."""
+    straggler_factors: tuple[float, float] = (0.3, 0.8)  # a straggler's speed is drawn evenly from this range
 
     def problems(self) -> list[Problem]:
         found = []

@@ -191,8 +191,7 @@ class DecisionChange:
 
     time_s: float
     decision: Decision
-    command: str
-    """What was done to the job at that moment; empty when nothing was."""
+    command: str  # what was done to the job at that moment; empty when nothing was
 
 
 @dataclass(slots=True)

@@ -28,10 +28,8 @@ class JobResult:
     restarts: int
     migrations: int
     preemptions: int
-    lost_gpu_s: float
-    """GPU-seconds held without keeping progress: restarts, and work after the last checkpoint."""
-    fairness: float
-    """Finish-time fairness ρ: its JCT over the time that a fair share of the cluster would have taken."""
+    lost_gpu_s: float  # GPU-seconds held without keeping progress: restarts, and work after the last checkpoint
+    fairness: float  # finish-time fairness ρ: its JCT over the time that a fair share of the cluster would have taken
 
     @property
     def jct_s(self) -> float:
@@ -62,8 +60,7 @@ class Timeline:
     capacity_gpus: IntArray
     running: IntArray
     pending: IntArray
-    fragmentation: FloatArray
-    """Share of the free GPUs that lie on partly used nodes; 0 where none is free."""
+    fragmentation: FloatArray  # share of the free GPUs that lie on partly used nodes; 0 where none is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +76,10 @@ class RunResult:
     timeline: Timeline
     segments: tuple[Segment, ...]
     decide_ms: FloatArray
-    step_ms: dict[str, float]
-    """Mean time of each step of a cycle."""
+    step_ms: dict[str, float]  # mean time of each step of a cycle
     cpu_s: float
     events: int
-    complete: bool = True
-    """False when the run was stopped before all jobs were over."""
+    complete: bool = True  # False when the run was stopped before all jobs were over
     notes: tuple[str, ...] = field(default=())
 
 

@@ -54,8 +54,7 @@ class RunOptions:
     quota: Quota = field(default_factory=Quota)
 
 
-_WIDTH = len(STEPS) + 1
-"""Time stamps of one cycle."""
+_WIDTH = len(STEPS) + 1  # time stamps of one cycle
 
 
 class _RunRecorder(Recorder):

@@ -1,17 +1,4 @@
-"""How fast a job runs with n GPUs: models that give a curve, and the text that names them.
-
-| text | speed with n GPUs |
-|---|---|
-| `linear` | n |
-| `constant` | 1: more GPUs do not help |
-| `amdahl:F` | a fraction F of each step does not scale |
-| `power:E` | n to the power of E |
-| `alpha-beta:A,B` | all-reduce: a step takes 1/n + A + B·(n−1)/n of the step on one GPU (1 for n = 1) |
-| `table:1,1.8,2.5` | measured on 1, 2, 3 … GPUs, in any unit |
-| `table:1=10,2=18,8=50` | measured at these counts, straight lines between them |
-
-Beyond the last value of a table its speed holds. Arguments may also be split by colons.
-"""
+"""How fast a job runs with n GPUs: models of curves and their texts (docs/reference/simulator.md)."""
 
 from __future__ import annotations
 
@@ -27,8 +14,7 @@ import numpy as np
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve, power_curve
 from batuta.spec.problem import InputError, did_you_mean
 
-LARGEST_JOB_GPUS = 100_000
-"""No input may ask for more: a curve holds one value per GPU."""
+LARGEST_JOB_GPUS = 100_000  # no input may ask for more: a curve holds one value per GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +23,7 @@ class SpeedModel:
 
     family: str
     numbers: tuple[float, ...] = ()
-    points: tuple[tuple[int, float], ...] = ()
-    """Of a table: speeds at some GPU counts, 1 among them, ascending."""
+    points: tuple[tuple[int, float], ...] = ()  # of a table: speeds at some GPU counts, 1 among them, ascending
 
     def curve(self, largest: int) -> SpeedCurve:
         return measured_curve(self.points) if self.points else _FAMILIES[self.family].curve(largest, *self.numbers)
@@ -69,8 +54,7 @@ class _Family(NamedTuple):
 
     curve: Callable[..., SpeedCurve]
     example: str
-    limits: tuple[tuple[str, float], ...] = ()
-    """What each number is called, and the most that it may be."""
+    limits: tuple[tuple[str, float], ...] = ()  # what each number is called, and the most that it may be
 
 
 _TABLE = "table"

@@ -29,12 +29,9 @@ class SimJob:
     """A job as the scheduler knows it, and as it really is."""
 
     job: Job
-    work_s: float
-    """True seconds of work on one GPU of the reference type."""
-    curve: SpeedCurve
-    """True speed by GPU count; `job.curve` is the scheduler's estimate."""
-    goodput: GoodputRequest | None = None
-    """Set for the goodput replay, which then ignores `work_s` and `curve`."""
+    work_s: float  # True seconds of work on one GPU of the reference type
+    curve: SpeedCurve  # True speed by GPU count; `job.curve` is the scheduler's estimate
+    goodput: GoodputRequest | None = None  # set for the goodput replay, which then ignores `work_s` and `curve`
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Workload:
     name: str
     format: str
     jobs: tuple[SimJob, ...]
-    notes: tuple[str, ...] = ()
-    """What the reader left out or assumed, for users to read."""
+    notes: tuple[str, ...] = ()  # what the reader left out or assumed, for users to read
 
 
 def resample(workload: Workload, seed: int) -> Workload:
@@ -103,14 +99,11 @@ class WorkloadSummary:
     first_submit_s: float
     span_s: float
     jobs_by_gpus: dict[int, int]
-    duration_s: dict[str, float] | None
-    """None where profiles decide how long jobs run."""
+    duration_s: dict[str, float] | None  # None where profiles decide how long jobs run
     gpu_hours: float | None
     cluster_gpus: int | None
-    load: float | None
-    """Requested GPU time over the GPU time of the cluster during the span."""
-    impossible_jobs: int | None
-    """Jobs that the cluster can never run, not even at their smallest size."""
+    load: float | None  # requested GPU time over the GPU time of the cluster during the span
+    impossible_jobs: int | None  # Jobs that the cluster can never run, not even at their smallest size
     notes: tuple[str, ...]
 
 

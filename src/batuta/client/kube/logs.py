@@ -20,8 +20,7 @@ from batuta.client.connection import MAX_RANKS
 from batuta.client.errors import ClientError, OutputGoneError
 
 _MARK: Final = f"{REPORT_PREFIX}{{".encode()
-_LONGEST: Final = 2**15
-"""What does not end by then is no report."""
+_LONGEST: Final = 2**15  # what does not end by then is no report
 
 
 class ReportFilter:
@@ -64,8 +63,7 @@ _BEGUN: Final = frozenset({"Running", "Succeeded", "Failed"})
 _PAUSE_S: Final = 1.0
 _AHEAD: Final = 64
 _MORE_LINES: Final = 100
-_MORE_TIMES: Final = 4
-"""Reports of the SDK are not shown: to show some lines, more have to be read."""
+_MORE_TIMES: Final = 4  # reports of the SDK are not shown: to show some lines, more have to be read
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 

@@ -55,8 +55,7 @@ class KubeEvent(msgspec.Struct, rename="camel", kw_only=True):
 
 
 EVENT: Final = Kind("", "v1", "events", "Event", KubeEvent)
-KINDS: Final = (names.KIND, "Pod")
-"""Kinds of objects whose events are shown: jobs and their pods."""
+KINDS: Final = (names.KIND, "Pod")  # kinds of objects whose events are shown: jobs and their pods
 _TRUE: Final = {
     "QuotaReserved": "its queue has room for it",
     "Admitted": "it is admitted",
@@ -140,8 +139,7 @@ def _condition_sentence(condition: Condition, uj: UnifiedJob) -> a.Sentence | No
 
 
 PAGE = 500
-UNSEEN_S = 30.0
-"""A job without a status for so long has no operator."""
+UNSEEN_S = 30.0  # a job without a status for so long has no operator
 
 
 async def find_job(api: Api, namespace: str, name: str) -> UnifiedJob:

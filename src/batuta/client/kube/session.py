@@ -17,10 +17,8 @@ from batuta.spec.problem import Problem
 
 T = TypeVar("T")
 
-MANAGER = "batuta-cli"
-"""Whose fields they are that a verb writes."""
-LIMITS = Limits(connect_s=5.0, request_s=20.0, attempts=3, in_flight=8)
-"""A person waits: three tries, then the reason."""
+MANAGER = "batuta-cli"  # whose fields they are that a verb writes
+LIMITS = Limits(connect_s=5.0, request_s=20.0, attempts=3, in_flight=8)  # a person waits: three tries, then the reason
 _AHEAD = 64
 
 

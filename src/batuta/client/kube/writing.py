@@ -36,8 +36,7 @@ from batuta.spec.task_resources import ANY_GPU
 
 Owner = TypeVar("Owner", UnifiedJob, TrialRun)
 SECRET: Final = Kind("", "v1", "secrets", "Secret", Batch)
-_TRIED_OUT: Final = ("InTrial", "OutOfMemory")
-"""Reasons of jobs that wait for their trial, or have had one in vain."""
+_TRIED_OUT: Final = ("InTrial", "OutOfMemory")  # reasons of jobs that wait for their trial, or have had one in vain
 _WHO_AM_I: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
@@ -133,10 +132,8 @@ async def own_user_name(api: Api) -> str:
         return ""
 
 
-IMAGE, WORKDIR_IN_IMAGE = "image_id", "workdir_in_image"
-"""Overrides that only a cluster understands."""
-_OF_UNIFIED_JOBS = ("name", "queue")
-"""Overrides that a UnifiedJob takes: all else stands in its file."""
+IMAGE, WORKDIR_IN_IMAGE = "image_id", "workdir_in_image"  # overrides that only a cluster understands
+_OF_UNIFIED_JOBS = ("name", "queue")  # overrides that a UnifiedJob takes: all else stands in its file
 
 
 @dataclass(frozen=True, slots=True)

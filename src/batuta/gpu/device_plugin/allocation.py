@@ -65,8 +65,7 @@ class ContainerRequest:
     name: str
     memory_units: int = 0
     compute_percent: int = 0
-    is_init: bool = False
-    """Whether it ends before the others start, and leaves its units to them."""
+    is_init: bool = False  # whether it ends before the others start, and leaves its units to them
 
     def units(self, resource: Resource) -> int:
         return self.memory_units if resource is Resource.MEMORY else self.compute_percent
@@ -79,17 +78,13 @@ class SharePod:
     namespace: str
     name: str
     uid: str
-    card: int | None
-    """The index of the GPU that the scheduler chose; None: it has not chosen."""
+    card: int | None  # the index of the GPU that the scheduler chose; None: it has not chosen
     containers: tuple[ContainerRequest, ...]
     """Those that ask for a share, in the order in which the kubelet admits them."""
     bound_s: float = 0.0
-    version: int = 0
-    """Of the object: tells the order of pods that were bound in the same second."""
-    is_waiting: bool = True
-    """Whether none of its containers has started."""
-    is_soft: bool = False
-    """Whether it may have more compute than it asked for, while the card has nothing else to do."""
+    version: int = 0  # of the object: tells the order of pods that were bound in the same second
+    is_waiting: bool = True  # whether none of its containers has started
+    is_soft: bool = False  # whether it may have more compute than it asked for, while the card has nothing else to do
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -126,8 +121,7 @@ class AllocationState:
     """The state of the node at the moment of a request."""
 
     inventory: DeviceInventory
-    pods: Sequence[SharePod]
-    """All pods of the node that have not ended."""
+    pods: Sequence[SharePod]  # all pods of the node that have not ended
     assignments: Sequence[DeviceAssignment]
     began: tuple[str, str] | None = None
     """Pod (its uid) and container that got another resource a moment ago: the kubelet is not done with it."""

@@ -30,8 +30,7 @@ LIBRARY_PATH: Final = Path("/usr/local/lib/batuta/libbatuta-share.so")
 _SHARED_BY_ALL: Final = 0o1777
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIB: Final = 1 << 20
-_SHARED_MEMORY: Final = "/dev/shm"
-"""A server and its clients connect there."""
+_SHARED_MEMORY: Final = "/dev/shm"  # a server and its clients connect there
 _LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
 """Where the loader of a container looks without being told: Debian's and Red Hat's."""
 _MODE_TEXTS: Final = {
@@ -45,8 +44,7 @@ log = logging.getLogger("batuta.device_plugin")
 class ShareEnforcer:
     """One way to enforce the shares of containers."""
 
-    needs_pre_start = False
-    """Whether `pre_start` has anything to do."""
+    needs_pre_start = False  # whether `pre_start` has anything to do
 
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
         """Return what the container gets; the same again for the same grant."""

@@ -48,12 +48,9 @@ class Card:
     index: int
     uuid: str
     memory_mib: int
-    illness: str = ""
-    """Why none of its units may be allocated; empty: it is healthy."""
-    minor: int = -1
-    """The number of its device file; -1 where it is unknown."""
-    pci: str = ""
-    """Its address on the bus, as in `0000:3b:00.0`."""
+    illness: str = ""  # why none of its units may be allocated; empty: it is healthy
+    minor: int = -1  # the number of its device file; -1 where it is unknown
+    pci: str = ""  # its address on the bus, as in `0000:3b:00.0`
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +132,7 @@ class NvmlCards:
         """`rules`: which Xids are the GPU's own fault; None: Batuta's own rules."""
         self._rules = read_rules() if rules is None else rules
         self._withheld: Mapping[int, str] = {}
-        self._ordered: Mapping[int, str] = {}
-        """What is withheld from the next read on."""
+        self._ordered: Mapping[int, str] = {}  # what is withheld from the next read on
         self._nvml: Any = None
         self._events: XidEvents | None = None
         self._xids: dict[str, int] = {}

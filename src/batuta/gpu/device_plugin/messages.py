@@ -31,8 +31,7 @@ class RegisterRequest(NamedTuple):
     """The registration of a plugin with the kubelet."""
 
     version: str = ""
-    endpoint: str = ""
-    """Name of its socket, in the kubelet's folder."""
+    endpoint: str = ""  # name of its socket, in the kubelet's folder
     resource: str = ""
     options: DevicePluginOptions | None = None
 
@@ -54,8 +53,7 @@ class ContainerPreferredAllocationRequest(NamedTuple):
     """The units that one container may get, and how many it needs."""
 
     available: tuple[str, ...] = ()
-    included: tuple[str, ...] = ()
-    """Units that it has already."""
+    included: tuple[str, ...] = ()  # units that it has already
     size: int = 0
 
 

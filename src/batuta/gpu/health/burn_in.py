@@ -33,8 +33,7 @@ from batuta.gpu.health.nvml_source import MAX_LINKS
 
 _MIB: Final = 1 << 20
 _CHUNK: Final = 64 * _MIB
-_SHARE: Final = 0.9
-"""Of the memory that is free: the driver wants some for itself."""
+_SHARE: Final = 0.9  # of the memory that is free: the driver wants some for itself
 VIRTUAL_MIB: Final = 16
 _PATTERNS: Final = (0xAAAAAAAA, 0x55555555, 0xDEADBEEF)
 _BLOCKS, _THREADS, _ROUNDS = 256, 256, 1 << 16
@@ -171,8 +170,7 @@ class BurnInPlan:
     """How much is tested."""
 
     seconds: float
-    most_mib: int | None
-    """Of memory that is written; None: all."""
+    most_mib: int | None  # of memory that is written; None: all
     is_virtual: bool
 
 

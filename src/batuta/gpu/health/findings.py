@@ -36,8 +36,7 @@ from batuta.gpu.owners import LocalOwners, Owners
 
 LOOK_S: Final = 10.0
 """Between reads of metrics: they change slowly, and the driver writes what is urgent into the kernel log."""
-TAIL_BYTES: Final = 64 << 10
-"""A program that fails says why at its end. No more of a log is read, however long it is."""
+TAIL_BYTES: Final = 64 << 10  # a program that fails says why at its end. No more of a log is read, however long it is.
 _HOST: Final = re.compile(r"(?:^|\s)(?P<host>[\w.-]{1,253})\s+kernel:")
 _log = logging.getLogger(__name__)
 

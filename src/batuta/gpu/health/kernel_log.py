@@ -19,8 +19,7 @@ from batuta.spec.problem import Problem
 
 Cursor: TypeAlias = Mapping[str, str | int]
 """How far a log was read: plain values that only the kind of log that made them interprets."""
-MAX_LINE_CHARS: Final = 1000
-"""Characters of a line that are read: slow patterns of rules must not meet endless lines."""
+MAX_LINE_CHARS: Final = 1000  # characters of a line that are read: slow patterns of rules must not meet endless lines
 _ERROR_LINE: Final = re.compile(
     r"""(?:NVRM:\s+Xid|nvidia-nvswitch\d*:\s+(?P<switch>SXid))\s+
         \(PCI:(?P<pci>[0-9a-fA-F]{2,8}(?::[0-9a-fA-F]{2}){1,2}(?:\.[0-7])?)\):\s*
@@ -36,13 +35,10 @@ KMSG: Final = Path("/dev/kmsg")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RECORD_BYTES: Final = 16_384
 _KMSG_HEAD: Final = re.compile(rb"\d{1,5},(\d{1,20}),\d{1,20},[^;]*;")
-MAX_RECORDS: Final = 20_000
-"""Read at once. The rest comes with the next read, so that a flood is taken in steps."""
+MAX_RECORDS: Final = 20_000  # read at once. The rest comes with the next read, so that a flood is taken in steps.
 _FINGERPRINT_BYTES: Final = 1024
-_MAX_FILE_BYTES: Final = 8 << 20
-"""Read at once of one file; the rest comes with the next read."""
-_LISTING_TRIES: Final = 5
-"""Files may be renamed while they are looked for."""
+_MAX_FILE_BYTES: Final = 8 << 20  # read at once of one file; the rest comes with the next read
+_LISTING_TRIES: Final = 5  # files may be renamed while they are looked for
 _COMPRESSED: Final = re.compile(r"\.(?:gz|xz|zst|bz2)$")
 _ROTATION_NUMBER: Final = re.compile(r"\.(\d{1,9})$")
 
@@ -72,10 +68,8 @@ class KernelError(NamedTuple):
 
     source: Source
     code: int
-    pci: str
-    """The address of the GPU or switch: domain, bus and device, as in 0000:3b:00."""
-    text: str
-    """What follows the code."""
+    pci: str  # the address of the GPU or switch: domain, bus and device, as in 0000:3b:00
+    text: str  # what follows the code
     pid: int | None
 
 

@@ -21,8 +21,7 @@ class QueuedLine(NamedTuple):
     """A line about a GPU. Numbers count up, so a reader knows which lines it has seen."""
 
     number: int
-    time_s: float
-    """When it was read."""
+    time_s: float  # when it was read
     line: str
 
 

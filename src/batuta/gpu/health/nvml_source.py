@@ -24,15 +24,13 @@ from batuta.gpu.vgpu.device_file import Device, open_device_file
 from batuta.spec.problem import InputError
 
 MAX_LINKS: Final = 18
-_LOOKS: Final = 300
-"""Between two questions where GPUs are."""
+_LOOKS: Final = 300  # between two questions where GPUs are
 _log = logging.getLogger("batuta.agent")
 _LINK_ERRORS: Final = range(3)
 """Replays, recoveries, checksum errors of data: a fourth counts what was repaired by those."""
 _GONE: Final = frozenset({2, 6, 15, 16})
 """Invalid argument, not found, lost, needs a reset: of a GPU that was there before, all mean the same."""
-MAX_EVENT_LINES: Final = 10_000
-"""Kept for readers that have not seen them; the oldest are dropped."""
+MAX_EVENT_LINES: Final = 10_000  # kept for readers that have not seen them; the oldest are dropped
 
 
 class NvmlHealthSource:
@@ -124,8 +122,7 @@ class NvmlEventLog(KernelLog):
         self._nvml = nvml = open_nvml()
         self._run = unique.uuid4().hex
         self._lines: list[str] = []
-        self._count = 0
-        """Lines so far, of which the last are kept."""
+        self._count = 0  # lines so far, of which the last are kept
         self._lock, self._stop = threading.Lock(), threading.Event()
         try:
             self._events = XidEvents(nvml)

@@ -28,8 +28,7 @@ WITHIN_S: Final = 900
 _KILL_AFTER_S: Final = 30.0
 """After its own limit it is killed: a driver that hangs lets no signal through to its program."""
 _MAX_DETAIL_CHARS: Final = 500
-_BURN_S, _VIRTUAL_BURN_S = 60.0, 0.2
-"""Of computing in a burn-in: heat takes a while, and a virtual GPU has none."""
+_BURN_S, _VIRTUAL_BURN_S = 60.0, 0.2  # of computing in a burn-in: heat takes a while, and a virtual GPU has none
 _log = logging.getLogger(__name__)
 
 

@@ -212,10 +212,8 @@ class DryRunResult:
     """One line that matches a rule, or that reports an error without a rule."""
 
     line: int
-    what: str
-    """`Xid 79`"""
-    where: str
-    """The address of the GPU or switch; empty: not known."""
+    what: str  # `Xid 79`
+    where: str  # the address of the GPU or switch; empty: not known
     means: str
     action: Action
     done: str

@@ -21,12 +21,10 @@ from batuta.engine.requests import RequestFn
 
 SETTING: Final = "health"
 _FORM: Final = 1
-_MAX_JOBS: Final = 1_000
-"""The newest jobs whose restarts, log offsets and last fault are remembered."""
+_MAX_JOBS: Final = 1_000  # the newest jobs whose restarts, log offsets and last fault are remembered
 _log = logging.getLogger(__name__)
 
-OrderedRestart: TypeAlias = tuple[RestartJob, float]
-"""A job restart, and the time of the finding that it answers."""
+OrderedRestart: TypeAlias = tuple[RestartJob, float]  # a job restart, and the time of the finding that it answers
 
 
 class SettingStore(Protocol):
@@ -42,16 +40,12 @@ class HealthState:
     """What the health watch must know after a restart, so that no finding counts twice."""
 
     machine: HealthStateMachine
-    last_note: int = 0
-    """Lines of the kernel log queue up to this number are in the state machine."""
-    figures: Seen = field(default_factory=dict)
-    """The metrics of GPUs when they were last read."""
-    restarts: dict[JobId, list[float]] = field(default_factory=dict)
-    """When jobs were restarted for errors of their own."""
+    last_note: int = 0  # lines of the kernel log queue up to this number are in the state machine
+    figures: Seen = field(default_factory=dict)  # the metrics of GPUs when they were last read
+    restarts: dict[JobId, list[float]] = field(default_factory=dict)  # when jobs were restarted for errors of their own
     ordered: list[OrderedRestart] = field(default_factory=list)
     """Restarts that the engine may not know of yet. It does not repeat one that it knows of."""
-    read: dict[str, int] = field(default_factory=dict)
-    """How far logs of jobs were read, by job and rank: `7/0`."""
+    read: dict[str, int] = field(default_factory=dict)  # how far logs of jobs were read, by job and rank: `7/0`
     found: Counter[tuple[Source, Action]] = field(default_factory=Counter)
     """Findings so far, by source and action. Not stored: counters may begin anew."""
 
@@ -109,8 +103,7 @@ class JobFault(NamedTuple):
 
     time_s: float
     reason: str
-    is_excused: bool
-    """It was the hardware, or the job may be restarted for it once more."""
+    is_excused: bool  # it was the hardware, or the job may be restarted for it once more
 
 
 class FailureAttribution:

@@ -73,8 +73,7 @@ class HealthWatch:
         self._applied: dict[health_events.GpuPlace, str] | None = None
         """The GPUs that the engine was last asked to take out of service; None: nothing yet."""
         self._requests = EngineRequests(engine.ask)
-        self._acting = threading.Lock()
-        """Around requests to the engine: the newest state has to arrive last."""
+        self._acting = threading.Lock()  # around requests to the engine: the newest state has to arrive last
         self._wake, self._stop = threading.Event(), threading.Event()
         self._fence = engine.fence
         self._threads: tuple[FencedThread, ...] = ()

@@ -21,11 +21,9 @@ import numpy as np
 
 from batuta.gpu.profiler.signals import BUSY, Floats, SampleStats, Signals, mean_of, memory_plateau_mib, sample_stats
 
-IDLE_DUTY: Final = 0.02
-"""A job that works in fewer of its samples than this is idle."""
+IDLE_DUTY: Final = 0.02  # a job that works in fewer of its samples than this is idle
 _MIN_SAMPLES: Final = 20
-_RECENT: Final = 15
-"""Samples that show what a job does now."""
+_RECENT: Final = 15  # samples that show what a job does now
 _FULL: Final = 0.85
 _ONE_CORE: Final = 0.85
 _READING_MIB_S: Final = 20.0
@@ -35,21 +33,15 @@ _HOLLOW: Final = 0.5
 _OPPOSITE: Final = -0.4
 _MUCH_TRAFFIC_MIB_S: Final = 500.0
 _MIN_PERIOD_SAMPLES: Final = 40
-_MIN_REPEATS: Final = 4
-"""A period has to be seen as many times at least."""
-_MIN_PERIOD: Final = 2.5
-"""In samples; faster waves look like slower ones."""
-_MIN_DEVIATION: Final = 0.02
-"""A standard deviation below this is no rhythm, whatever its shape."""
+_MIN_REPEATS: Final = 4  # a period has to be seen as many times at least
+_MIN_PERIOD: Final = 2.5  # in samples; faster waves look like slower ones
+_MIN_DEVIATION: Final = 0.02  # a standard deviation below this is no rhythm, whatever its shape
 _MIN_DEPTH: Final = 0.5
 """As a share of the deviation of a GPU that is either busy or not: what is smoother is too fast to see."""
-_FALSE_ALARM: Final = 0.05
-"""How often noise may look as regular to the spectrum."""
-_MIN_CORRELATION: Final = 0.35
-"""The least autocorrelation of the signal one, two and three periods later."""
+_FALSE_ALARM: Final = 0.05  # how often noise may look as regular to the spectrum
+_MIN_CORRELATION: Final = 0.35  # the least autocorrelation of the signal one, two and three periods later
 _CANDIDATES: Final = 4
-_LAGS_PER_SAMPLE: Final = 4
-"""A period of 3.5 samples correlates neither at 3 nor at 4."""
+_LAGS_PER_SAMPLE: Final = 4  # a period of 3.5 samples correlates neither at 3 nor at 4
 
 
 class Activity(StrEnum):

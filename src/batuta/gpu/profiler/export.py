@@ -11,16 +11,12 @@ from batuta.gpu.profiler.signals import SampleStats
 from batuta.gpu.profiler.usage import GpuUsage, JobUsage, NodeUsage, PodUsage
 
 PREFIX: Final = "batuta.dev/gpu."
-NODE_DEVICES: Final = f"{PREFIX}devices"
-"""On a node: what its GPUs are."""
+NODE_DEVICES: Final = f"{PREFIX}devices"  # on a node: what its GPUs are
 NODE_UTILISATION: Final = f"{PREFIX}utilisation"
 """On a node: how busy each GPU is, with the time of measurement. The binder reads it."""
-POD_USAGE: Final = f"{PREFIX}usage"
-"""On a pod: how it uses its GPUs."""
-POD_JOB: Final = f"{PREFIX}job"
-"""On a pod: how its whole job uses the GPUs of this node, and how it behaves."""
-_POD_TIME_STEP_S: Final = 300
-"""A pod's time is rounded: a pod whose usage does not change is not written every 30 s."""
+POD_USAGE: Final = f"{PREFIX}usage"  # on a pod: how it uses its GPUs
+POD_JOB: Final = f"{PREFIX}job"  # on a pod: how its whole job uses the GPUs of this node, and how it behaves
+_POD_TIME_STEP_S: Final = 300  # a pod's time is rounded: a pod whose usage does not change is not written every 30 s
 _MIB: Final = 1 << 20
 
 

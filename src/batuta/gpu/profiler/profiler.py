@@ -56,8 +56,7 @@ _Rates: TypeAlias = tuple[float | None, float | None, float | None]
 class OwnerShare:
     """What an owner has of the GPUs in one sample."""
 
-    gpus: dict[int, float] = field(default_factory=dict)
-    """Share of the time, by GPU; NaN where it is unknown."""
+    gpus: dict[int, float] = field(default_factory=dict)  # share of the time, by GPU; NaN where it is unknown
     memory_mib: float = 0.0
     pids: set[int] = field(default_factory=set)
 
@@ -176,10 +175,8 @@ class Timing:
     """How often the profiler samples, and how much it keeps."""
 
     interval_s: float = 1.0
-    recent_s: float = 30.0
-    """What counts as the use of a GPU now."""
-    window_s: float = 300.0
-    """What counts as the behaviour of a job."""
+    recent_s: float = 30.0  # what counts as the use of a GPU now
+    window_s: float = 300.0  # what counts as the behaviour of a job
 
 
 @dataclass(slots=True)
@@ -371,8 +368,7 @@ class ProfilerThread:
 
     def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
-        self.sampled_s = time.monotonic()
-        """When the last sample succeeded, by the monotonic clock."""
+        self.sampled_s = time.monotonic()  # when the last sample succeeded, by the monotonic clock
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="batuta-profiler", daemon=True)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-BUSY: Final = 0.05
-"""A GPU that is used less than this is idle: a monitor or a watchdog read it."""
+BUSY: Final = 0.05  # a GPU that is used less than this is idle: a monitor or a watchdog read it
 _PLATEAU_TOLERANCE: Final = 0.02
 _MIN_SAMPLES: Final = 10
 _SUM_COLUMNS: Final = ("memory_mib", "power_w", "pcie_mib_s", "nvlink_mib_s", "read_mib_s", "written_mib_s", "gpus")
@@ -77,22 +76,18 @@ class SampleRow(NamedTuple):
     """One sample of a pod, or of a whole GPU. None: not measured."""
 
     time_s: float | None = None
-    utilisation: float | None = None
-    """Share of the time of its GPUs, from 0 to 1."""
-    memory_mib: float | None = None
-    """Of all its GPUs together."""
+    utilisation: float | None = None  # share of the time of its GPUs, from 0 to 1
+    memory_mib: float | None = None  # of all its GPUs together
     sm_activity: float | None = None
     pcie_mib_s: float | None = None
     nvlink_mib_s: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    busiest_cores: float | None = None
-    """CPU time per second of the process that used most of it."""
+    busiest_cores: float | None = None  # CPU time per second of the process that used most of it
     read_mib_s: float | None = None
     written_mib_s: float | None = None
     gpus: float | None = None
-    neighbours: float | None = None
-    """How many others had work on the same GPUs."""
+    neighbours: float | None = None  # how many others had work on the same GPUs
 
 
 _AT: Final = {name: place for place, name in enumerate(SampleRow._fields)}
@@ -106,8 +101,7 @@ class Window:
     def __init__(self, capacity: int) -> None:
         self._ring = np.full((capacity, len(_AT)), np.nan)
         self._next = 0
-        self.count = 0
-        """How many samples there ever were."""
+        self.count = 0  # how many samples there ever were
 
     def add(self, moment: SampleRow) -> None:
         self._ring[self._next] = np.array(moment, dtype=float)  # None becomes NaN
@@ -126,8 +120,7 @@ class Signals:
     """Samples as columns, the oldest first: each field of `SampleRow` is an array."""
 
     table: Floats
-    since_start: bool = True
-    """Whether the first sample is the first that there ever was."""
+    since_start: bool = True  # whether the first sample is the first that there ever was
 
     def __len__(self) -> int:
         return len(self.table)

@@ -18,8 +18,7 @@ from batuta.gpu.devices import ask_nvml, nvml_text, open_nvml, short_name
 
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
-_ALL_LINKS: Final = 0xFFFFFFFF
-"""As the scope of a field: the sum over all NVLinks."""
+_ALL_LINKS: Final = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks
 _TRAFFIC_NAMES: Final = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
 _FIRST_SAMPLES_US: Final = 1_000_000
 _DCGM_MAX_BYTES: Final = 8 << 20
@@ -41,8 +40,7 @@ class ProcessSample:
 
     pid: int
     memory_mib: float | None = None
-    utilisation: float | None = None
-    """The share of the GPU's time that was this process's, from 0 to 1."""
+    utilisation: float | None = None  # the share of the GPU's time that was this process's, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,8 @@ class GpuSample:
     model: str
     memory_mib: float
     memory_used_mib: float | None = None
-    utilisation: float | None = None
-    """The share of time in which a kernel ran, from 0 to 1."""
-    sm_activity: float | None = None
-    """The share of its multiprocessors that had work, from 0 to 1: from DCGM, not NVML."""
+    utilisation: float | None = None  # the share of time in which a kernel ran, from 0 to 1
+    sm_activity: float | None = None  # the share of its multiprocessors that had work, from 0 to 1: from DCGM, not NVML
     pcie_rx_mib_s: float | None = None
     pcie_tx_mib_s: float | None = None
     nvlink_rx_mib_s: float | None = None
@@ -83,8 +79,7 @@ class GpuSample:
 class NodeSample:
     """All GPUs of a node at one moment."""
 
-    time_s: float
-    """Seconds since 1970."""
+    time_s: float  # seconds since 1970
     gpus: tuple[GpuSample, ...]
 
 
@@ -101,8 +96,7 @@ class Traffic:
 
     nvml: Any
     handle: Any
-    _wanted: list[str] = field(default_factory=lambda: list(_TRAFFIC_NAMES))
-    """Counters that the driver may have."""
+    _wanted: list[str] = field(default_factory=lambda: list(_TRAFFIC_NAMES))  # counters that the driver may have
     _counters: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Bytes that ever went over a link, and when that was read: two readings make a rate."""
     _held: dict[str, float | None] = field(default_factory=dict)
@@ -169,10 +163,8 @@ class _Gpu:
     model: str
     memory_mib: float
     traffic: Traffic
-    process_us: int = 0
-    """The time stamp of the last sample of its processes."""
-    sampled_us: int = 0
-    """The same of the GPU itself."""
+    process_us: int = 0  # the time stamp of the last sample of its processes
+    sampled_us: int = 0  # the same of the GPU itself
 
 
 class NvmlSource:

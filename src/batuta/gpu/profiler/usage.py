@@ -16,10 +16,8 @@ from batuta.gpu.profiler.behaviour import Behaviour
 from batuta.gpu.profiler.signals import Floats, SampleStats
 from batuta.spec.progress import LONGEST_LINE_BYTES, ProgressReport, parse_line
 
-_RECENT: Final = 32
-"""Reports that say how fast a job is now."""
-_PROGRESS_MAX_BYTES: Final = 1 << 16
-"""Read at a time; of a longer text only the newest lines are read."""
+_RECENT: Final = 32  # reports that say how fast a job is now
+_PROGRESS_MAX_BYTES: Final = 1 << 16  # read at a time; of a longer text only the newest lines are read
 _FEWEST_STEPS: Final = 3
 _FEWEST_SAMPLES: Final = 20
 
@@ -73,8 +71,7 @@ class Progress:
 
     step: float
     step_time_s: float | None = None
-    finish_s: float | None = None
-    """Seconds since 1970; None where the job does not say how many steps it has."""
+    finish_s: float | None = None  # seconds since 1970; None where the job does not say how many steps it has
 
 
 def progress_of(reports: Sequence[StepReport]) -> Progress | None:
@@ -135,8 +132,7 @@ class GpuUsage:
     model: str
     memory_mib: float
     memory_used_mib: float | None
-    utilisation: float | None
-    """Mean, from 0 to 1."""
+    utilisation: float | None  # mean, from 0 to 1
     utilisation_peak: float | None
     sm_activity: float | None
     pcie_mib_s: float | None
@@ -165,16 +161,13 @@ class JobUsage:
     pods: tuple[PodUsage, ...]
     gpus: tuple[int, ...]
     utilisation: SampleStats | None
-    memory_mib: float | None
-    """Now, of all its GPUs together."""
+    memory_mib: float | None  # now, of all its GPUs together
     memory_peak_mib: float | None
     memory_plateau_mib: float | None
-    period_s: float | None
-    """Between two iterations, as seen in the use of its GPUs."""
+    period_s: float | None  # between two iterations, as seen in the use of its GPUs
     behaviour: Behaviour
     progress: Progress | None = None
-    slowdown: float | None = None
-    """How many times slower neighbours on its GPUs make it; 1: not at all."""
+    slowdown: float | None = None  # how many times slower neighbours on its GPUs make it; 1: not at all
 
     @property
     def step_time_s(self) -> float | None:
@@ -188,7 +181,6 @@ class NodeUsage:
     """What the profiler of one node reports."""
 
     node: str
-    time_s: float
-    """Of the last sample, in seconds since 1970."""
+    time_s: float  # of the last sample, in seconds since 1970
     gpus: tuple[GpuUsage, ...]
     jobs: tuple[JobUsage, ...]

@@ -29,8 +29,7 @@ LIMITS_FORMAT = "batuta-share 1"
 MAX_DEVICES = 16
 _MAX_MIB = 1 << 30
 _MAX_WEIGHT = 10_000
-LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
-"""What the library has room for."""
+LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47  # what the library has room for
 _NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
 PRELOAD_VARIABLE = "LD_PRELOAD"
 
@@ -43,14 +42,10 @@ class DeviceLimit:
     """
 
     uuid: str
-    memory_mib: int | None = None
-    """None: all there is."""
-    compute_percent: int | None = None
-    """Hard: never more than this, however idle the card is. None: no fixed limit."""
-    soft_compute_percent: int | None = None
-    """Guaranteed; more while the card is idle, up to `compute_percent`."""
-    weight: int = 100
-    """How the rest of a card is divided among containers that want it."""
+    memory_mib: int | None = None  # None: all there is
+    compute_percent: int | None = None  # hard: never more than this, however idle the card is. None: no fixed limit.
+    soft_compute_percent: int | None = None  # guaranteed; more while the card is idle, up to `compute_percent`
+    weight: int = 100  # how the rest of a card is divided among containers that want it
 
     def problems(self) -> Iterator[Problem]:
         soft, hard = self.soft_compute_percent, self.compute_percent
@@ -79,12 +74,9 @@ class ShareLimits:
     """The limits of one container, and where its processes keep their accounts."""
 
     container: str
-    region: Path
-    """A file that the container's processes share; the library makes it. One for each container."""
-    devices: tuple[DeviceLimit, ...] = field(default=())
-    """A GPU that is not named here gives no memory."""
-    cards: Path | None = None
-    """A folder that all containers of the node share: soft limits and weights need it."""
+    region: Path  # a file that the container's processes share; the library makes it. One for each container.
+    devices: tuple[DeviceLimit, ...] = field(default=())  # a GPU that is not named here gives no memory
+    cards: Path | None = None  # a folder that all containers of the node share: soft limits and weights need it
 
     def problems(self) -> list[Problem]:
         found = [problem for device in self.devices for problem in device.problems()]

@@ -15,11 +15,9 @@ from batuta.spec.problem import InputError
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _VENDOR: Final = "nvidia"
-_DEEPEST: Final = 5
-"""How many folders down a pod's cgroup is at most: of the kubelet's root, its class, and the pod."""
+_DEEPEST: Final = 5  # how many folders down a pod's cgroup is at most: of the kubelet's root, its class, and the pod
 CONTROL: Final = "nvidia-cuda-mps-control"
-_V3_WORDS: Final = ("server", "namespace")
-"""Modules that only the third protocol's help lists."""
+_V3_WORDS: Final = ("server", "namespace")  # modules that only the third protocol's help lists
 _HELP_TIMEOUT_S: Final = 10.0
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
@@ -74,14 +72,10 @@ def limit_memory(folder: Path, region: str, most_bytes: int, cgroups: Path = CGR
 class EnforcementMode(StrEnum):
     """How shares are enforced, from the strictest to the one that every node can have."""
 
-    AUTO = "auto"
-    """The strictest of what the node can do."""
-    DMEM = "dmem"
-    """Memory by the kernel's dmem controller, compute by MPS v3."""
-    MPS = "mps"
-    """Both by MPS."""
-    PRELOAD = "preload"
-    """Both by Batuta's library in the container."""
+    AUTO = "auto"  # the strictest of what the node can do
+    DMEM = "dmem"  # memory by the kernel's dmem controller, compute by MPS v3
+    MPS = "mps"  # both by MPS
+    PRELOAD = "preload"  # both by Batuta's library in the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +84,7 @@ class Capability:
 
     regions: Mapping[str, str] = field(default_factory=dict)
     """Regions of the dmem controller by the GPU's PCI address; empty: there are none."""
-    mps_protocol: int = 0
-    """The newest protocol of the MPS control program; 0: there is none."""
+    mps_protocol: int = 0  # the newest protocol of the MPS control program; 0: there is none
 
     def missing(self, mode: EnforcementMode) -> list[str]:
         """Return what a mode needs that the node lacks."""

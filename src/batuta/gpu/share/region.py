@@ -21,8 +21,7 @@ DEVICES = 16
 PROCESSES = 256
 TENANTS = 64
 UNLIMITED = (1 << 64) - 1
-_WHOLE = 1000
-"""Permille."""
+_WHOLE = 1000  # permille
 
 
 class Device(ctypes.Structure):
@@ -80,8 +79,7 @@ class Card(ctypes.Structure):
 class ProcessShare:
     """A process of the container, and what it has of one GPU."""
 
-    pid: int
-    """In the container's own numbers."""
+    pid: int  # in the container's own numbers
     used_bytes: int
     peak_bytes: int
     launches: int
@@ -95,20 +93,15 @@ class DeviceShare:
     limit_bytes: int | None
     used_bytes: int
     peak_bytes: int
-    refusals: int
-    """Allocations that would have exceeded the limit."""
+    refusals: int  # allocations that would have exceeded the limit
     hard_percent: float | None
     soft_percent: float | None
     weight: int
-    rate_percent: float
-    """The device time that it may have now."""
+    rate_percent: float  # the device time that it may have now
     launches: int
-    charged_s: float
-    """Device time, as estimated and corrected."""
-    waited_s: float
-    """How long launches waited for their turn, all threads together."""
-    correction: float
-    """What estimates are multiplied with, so that they agree with NVML."""
+    charged_s: float  # device time, as estimated and corrected
+    waited_s: float  # how long launches waited for their turn, all threads together
+    correction: float  # what estimates are multiplied with, so that they agree with NVML
     processes: tuple[ProcessShare, ...]
 
 
@@ -117,8 +110,7 @@ class ContainerShare:
     """One container's region."""
 
     container: str
-    repairs: int
-    """How often a process was killed in the middle of a change."""
+    repairs: int  # how often a process was killed in the middle of a change
     devices: tuple[DeviceShare, ...]
 
 

@@ -30,12 +30,10 @@ EVENTS = 64
 LINKS = 18
 
 BUCKET_NS = 25_000_000
-WINDOW_BUCKETS = 40
-"""Utilisation is that of the last second."""
+WINDOW_BUCKETS = 40  # utilisation is that of the last second
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
-_ATTRIBUTE_BYTES = 64
-"""More than any C library's pthread_mutexattr_t."""
+_ATTRIBUTE_BYTES = 64  # more than any C library's pthread_mutexattr_t
 DRIVER_VERSION = "580.0.0"
 _GIB = 1 << 30
 _UUID_NAMESPACE = uuid.UUID("6f0c2f4e-43a5-4d6e-9a53-2c1be1f0a9d7")
@@ -168,8 +166,7 @@ _OF_THE_MODEL = (
 class Model:
     """The properties of a GPU model. Temperatures and idle values are typical, not measured."""
 
-    name: str
-    """As NVML reports it."""
+    name: str  # as NVML reports it
     memory_bytes: int
     compute: tuple[int, int]
     multiprocessors: int
@@ -183,8 +180,7 @@ class Model:
     row_remap: bool = True
     links: int = 0
     link_mbps: int = 0
-    switched: bool = False
-    """NVLink goes to a switch, which joins all; else to the other GPUs in turn."""
+    switched: bool = False  # NVLink goes to a switch, which joins all; else to the other GPUs in turn
 
 
 _V100_LINKS: dict[str, Any] = {"links": 6, "link_mbps": 25_781}
@@ -222,14 +218,11 @@ class Machine:
 
     model: Model
     gpus: int = 1
-    memory_bytes: int = 0
-    """Of each; 0: as the model has it."""
+    memory_bytes: int = 0  # of each; 0: as the model has it
     numa_nodes: int = 1
-    kernel_ns: int = 20_000
-    """How long a launch takes for each wave of threads that the device can hold at once."""
+    kernel_ns: int = 20_000  # how long a launch takes for each wave of threads that the device can hold at once
     context_bytes: int = 0
-    label: str = ""
-    """The same label, the same UUIDs; empty: new ones each time."""
+    label: str = ""  # the same label, the same UUIDs; empty: new ones each time
 
     def problems(self) -> list[Problem]:
         checks = (

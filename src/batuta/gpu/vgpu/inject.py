@@ -52,15 +52,13 @@ class FaultSpec:
     """The faults to inject into one GPU. A value of None or 0 changes nothing."""
 
     xid: int | None = None
-    temperature_c: int | None = None
-    """From now on, independent of the load; 0: by the load."""
+    temperature_c: int | None = None  # from now on, independent of the load; 0: by the load
     corrected: int = 0
     uncorrected: int = 0
     remapped_rows: int = 0
     remap_failed: bool = False
     link_down: int | None = None
-    heal: bool = False
-    """Clear all faults first; counters that outlive a restart stay."""
+    heal: bool = False  # clear all faults first; counters that outlive a restart stay
 
     def problems(self) -> list[Problem]:
         temperature_c = self.temperature_c or 0

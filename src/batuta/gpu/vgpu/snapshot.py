@@ -10,8 +10,7 @@ from pathlib import Path
 from batuta.gpu.owners import is_alive
 from batuta.gpu.vgpu.device_file import BUCKET_NS, WINDOW_BUCKETS, Device, Process, open_device_file
 
-_Interval = tuple[int, int, int]
-"""Slot of the process, start and end."""
+_Interval = tuple[int, int, int]  # slot of the process, start and end
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,7 @@ class ProcessUse:
     used_bytes: int
     peak_bytes: int
     launches: int
-    busy_ns: int
-    """Device time so far."""
+    busy_ns: int  # device time so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +33,15 @@ class VirtualGpu:
     uuid: str
     memory_bytes: int
     used_bytes: int
-    utilization: float
-    """Of the last second, from 0 to 1."""
+    utilization: float  # of the last second, from 0 to 1
     temperature_c: int
     power_w: float
     power_limit_w: float
     numa_node: int
     launches: int
-    busy_ns: int
-    """Device time so far, of all processes that ever were."""
+    busy_ns: int  # device time so far, of all processes that ever were
     lost: bool
-    memory_failed: bool
-    """An uncorrectable error ended all contexts; until a reset there are no new ones."""
+    memory_failed: bool  # an uncorrectable error ended all contexts; until a reset there are no new ones
     ecc_corrected: int
     ecc_uncorrected: int
     remapped_rows: int

@@ -24,10 +24,8 @@ class QuotaChange:
     """Objects to create or replace; all others stay unchanged."""
 
     objects: tuple[Manifest, ...] = ()
-    fair_sharing: bool | None = None
-    """None when nothing is said about it."""
-    notes: tuple[str, ...] = ()
-    """What was accepted and is not used, as sentences."""
+    fair_sharing: bool | None = None  # None when nothing is said about it
+    notes: tuple[str, ...] = ()  # what was accepted and is not used, as sentences
 
     def place(self, key: ObjectKey) -> Problem:
         """Where an object was written; nowhere for one that was not."""

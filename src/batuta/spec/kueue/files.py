@@ -1,16 +1,7 @@
-"""Reads quota from files, from texts or from plain objects: Kueue's objects or the short form.
+"""Read quota from files, texts or plain objects: Kueue's objects or the short form (how-to/share-by-quota.md).
 
-    queues:
-      - name: team-a
-        quota: {H100: 8, "*": 16}   # GPUs by type, * for all together; default: no limit
-        cohort: research            # queues of one cohort lend to each other
-        weight: 2                   # default 1
-        held: false                 # nothing new starts while it is held
-        max_priority: 100           # the highest priority that users may ask for; default: the server's
-
-Each queue of the short form becomes a ClusterQueue and a LocalQueue of its name, and each GPU type a
-flavor. A type that is not named has no limit: it belongs to the flavor `other-types`. The limit on all
-types is a resource of its own.
+Each queue of the short form becomes a ClusterQueue and a LocalQueue of its name, and each GPU type a flavor. A type
+that is not named has no limit: it belongs to the flavor `other-types`. The limit on all types is its own resource.
 """
 
 from __future__ import annotations
@@ -50,8 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NAME_FIX = "letters, digits, dots, dashes and underscores"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _RULES = model.Preemption(model.Within.LOWER_PRIORITY, model.Reclaim.ANY)
-NOWHERE = Problem("")
-"""The place of an object that no file has."""
+NOWHERE = Problem("")  # the place of an object that no file has
 _KIND_OF = {model.Flavor: "ResourceFlavor", model.ClusterQueue: "ClusterQueue", model.LocalQueue: "LocalQueue"}
 
 

@@ -19,8 +19,7 @@ IDLE_AFTER_ANNOTATION = "batuta.dev/idle-after"
 _MOST_ANNOTATIONS = 1000
 TRIAL_ANNOTATION = "batuta.dev/trial"
 MAX_PRIORITY_ANNOTATION = "batuta.dev/max-priority"
-MOST_PRIORITY = 2_000_000_000
-"""What Kubernetes lets a PriorityClass have, up or down."""
+MOST_PRIORITY = 2_000_000_000  # what Kubernetes lets a PriorityClass have, up or down
 _WORDS = {"true": True, "false": False}
 GROUP, CONFIG_GROUP = "kueue.x-k8s.io", "config.kueue.x-k8s.io"
 KINDS = ("ResourceFlavor", "ClusterQueue", "LocalQueue", "Cohort", "WorkloadPriorityClass")
@@ -115,8 +114,7 @@ class Manifest(NamedTuple):
 
     key: ObjectKey
     value: QuotaObject
-    place: Problem
-    """A problem without a message: only the position."""
+    place: Problem  # a problem without a message: only the position
 
 
 def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterator[Item]:

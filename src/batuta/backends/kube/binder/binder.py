@@ -31,8 +31,7 @@ from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from batuta.backends.kube.binder.plugins.topology import Tree
 from batuta.backends.kube.binder.profile import Profile, default_profile
 
-_CANDIDATES: Final = 8
-"""How many domains of a level are tried for what is only a wish."""
+_CANDIDATES: Final = 8  # how many domains of a level are tried for what is only a wish
 
 
 @dataclass(slots=True)

@@ -62,8 +62,7 @@ class AssignedPod:
     namespace: str
     labels: Mapping[str, str]
     terminating: bool = False
-    running: bool = False
-    """Whether the kubelet has let it in, so that what it holds shows in the kubelet's reports."""
+    running: bool = False  # whether the kubelet has let it in, so that what it holds shows in the kubelet's reports
 
 
 def pod_key(pod: objects.Pod) -> str:
@@ -130,12 +129,9 @@ class Cluster:
         self.numa = NumaTable()
         self.usage = GpuUsage()
         self.affinity_counts = AffinityCounts()
-        self.node_log = ChangeLog()
-        """Rows of which the node itself changed: labels, taints, size."""
-        self.use_log = ChangeLog()
-        """Rows of which something was taken or given back."""
-        self.epoch = 0
-        """Grows when everything that was worked out of the columns has to be worked out again."""
+        self.node_log = ChangeLog()  # rows of which the node itself changed: labels, taints, size
+        self.use_log = ChangeLog()  # rows of which something was taken or given back
+        self.epoch = 0  # grows when everything that was worked out of the columns has to be worked out again
         self._classes = PodClasses()
         self._class_of: dict[str, tuple[str, PodClass]] = {}
         self._objects: dict[str, objects.Node] = {}
@@ -144,8 +140,7 @@ class Cluster:
         self._assigned: dict[str, AssignedPod] = {}
         self._by_node: dict[str, dict[str, AssignedPod]] = {}
         self._deadline_s: dict[str, float] = {}
-        self._earliest_s = math.inf
-        """No assumption ends before this; thousands of them are not looked at for nothing."""
+        self._earliest_s = math.inf  # no assumption ends before this; thousands of them are not looked at for nothing
 
     def node_set(self, node: objects.Node) -> None:
         """A node came or changed. Pods that were known to be on it before it was count from now on."""

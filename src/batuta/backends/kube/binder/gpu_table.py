@@ -16,13 +16,11 @@ from batuta.backends.kube.binder.requests import amount, whole
 
 WHOLE_COMPUTE: Final = 100
 _MOST_CARDS: Final = 1024
-UNKNOWN: Final = 0.5
-"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+UNKNOWN: Final = 0.5  # what a GPU counts as of which nothing is known: neither idle nor busy
 _FEWEST: Final = 8
 STALE_S: Final = 90.0
 HALF_LIFE_S: Final = 30.0
-STEP_S: Final = 5.0
-"""Ages are looked at in steps, so that a cycle does not have to work out everything anew."""
+STEP_S: Final = 5.0  # ages are looked at in steps, so that a cycle does not have to work out everything anew
 
 
 class GpuCapacity(NamedTuple):
@@ -99,8 +97,7 @@ class GpuHolding(NamedTuple):
     number: int
     gpus: tuple[int, ...]
     share: Share | None = None
-    load: float = 0.0
-    """The utilisation that the pod is expected to cause, where history knows it."""
+    load: float = 0.0  # the utilisation that the pod is expected to cause, where history knows it
 
 
 NO_GPUS: Final = GpuHolding(0, ())
@@ -112,8 +109,7 @@ class GpuTable:
     def __init__(self) -> None:
         shape = (0, _FEWEST)
         self.exists: Flags = np.zeros(shape, np.bool_)
-        self.ill: Flags = np.zeros(shape, np.bool_)
-        """GPUs that are there, and of which nothing may be given."""
+        self.ill: Flags = np.zeros(shape, np.bool_)  # GPUs that are there, and of which nothing may be given
         self.memory_mib: Ints = np.zeros(shape, np.int64)
         """What each GPU has to give, which may be more than it has; the same for compute, in percent."""
         self.compute: Ints = np.zeros(shape, np.int64)
@@ -126,8 +122,7 @@ class GpuTable:
         """How many pods hold the GPU whole; more than one only where another scheduler made a mistake."""
         self.sharers: Ints = np.zeros(shape, np.int64)
         self.load: Floats = np.zeros(shape, np.float64)
-        self.unnamed: Ints = np.zeros(0, np.int64)
-        """GPUs that pods hold without an annotation that says which."""
+        self.unnamed: Ints = np.zeros(0, np.int64)  # GPUs that pods hold without an annotation that says which
         self.believed: Floats = np.zeros(shape, np.float64)
         """How busy each GPU probably is, by the reports of the node's agent."""
         # Per GPU, worked out of the above whenever it changes, because shares ask for them all the time:
@@ -269,20 +264,6 @@ def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-class _GpuReport(msgspec.Struct):
-    """One line of a report."""
-
-    index: int
-    utilisation: float | None = None
-
-
-class _Report(msgspec.Struct):
-    """What the agent writes."""
-
-    time: float
-    gpus: list[_GpuReport] = []
-
-
 class GpuUsage:
     """The last report of each node. Rows are those of the node table."""
 
@@ -339,11 +320,11 @@ class GpuUsage:
         return self.now_s // STEP_S * STEP_S
 
     def _read(self, row: int, text: str) -> None:
-        found = objects.decode_annotation(text, _Report, _Report(-math.inf))
+        found = objects.decode_annotation(text, objects.UsageReport, objects.UsageReport(-math.inf))
         # A GPU that cannot tell (it fell off the bus) is not known to be idle.
         told = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
         gpus = {index: value for index, value in told.items() if 0 <= index < _MOST_CARDS}
         self.resize(0, max(gpus, default=0) + 1)
         for index, value in gpus.items():
-            self._reported[row, index] = min(max(value, 0.0), 1.0)
+            self._reported[row, index] = value
         self._time_s[row] = found.time

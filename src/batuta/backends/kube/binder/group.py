@@ -46,13 +46,10 @@ class Group:
     members: tuple[Member, ...]
     priority: int = 0
     queued_s: float = 0.0
-    size: int = 0
-    """How many members the group needs; 0: those that are there."""
+    size: int = 0  # how many members the group needs; 0: those that are there
     within: Within | None = None
-    load: float | None = None
-    """The utilisation of its GPUs that history expects of the job, from 0 to 1."""
-    single_numa: bool = False
-    """Whether each pod shall get all it needs from one NUMA node."""
+    load: float | None = None  # the utilisation of its GPUs that history expects of the job, from 0 to 1
+    single_numa: bool = False  # whether each pod shall get all it needs from one NUMA node
 
 
 class Binding(NamedTuple):
@@ -84,8 +81,7 @@ class Refusal:
     """Why a group has to wait."""
 
     group: str
-    pod: str = ""
-    """The member that found no place; empty where the whole group is meant."""
+    pod: str = ""  # the member that found no place; empty where the whole group is meant
     nodes: int = 0
     placed: int = 0
     members: int = 0

@@ -80,8 +80,7 @@ class NodeTable:
         self.capacity = 0
         self.alive: Flags = np.zeros(0, np.bool_)
         self.unschedulable: Flags = np.zeros(0, np.bool_)
-        self.resources: dict[str, int] = {}
-        """The line of each resource in the tables below."""
+        self.resources: dict[str, int] = {}  # the line of each resource in the tables below
         self.allocatable: Ints = np.zeros((0, 0), np.int64)
         self.free: Ints = np.zeros((0, 0), np.int64)
         self.per_unit: Floats = np.zeros((0, 0), np.float64)

@@ -22,12 +22,9 @@ _FEWEST: Final = 2
 class Alignment(IntEnum):
     """What the kubelet's topology manager does with a pod that does not fit well."""
 
-    OPEN = 0
-    """It lets the pod in: policies `none` and `best-effort`."""
-    RESTRICTED = 1
-    """It refuses a pod that gets more NUMA nodes than it would need on an empty node."""
-    SINGLE = 2
-    """It refuses a pod that does not fit one NUMA node."""
+    OPEN = 0  # it lets the pod in: policies `none` and `best-effort`
+    RESTRICTED = 1  # it refuses a pod that gets more NUMA nodes than it would need on an empty node
+    SINGLE = 2  # it refuses a pod that does not fit one NUMA node
 
 
 class NumaTable:
@@ -35,8 +32,7 @@ class NumaTable:
 
     def __init__(self) -> None:
         self.alignment: Ints = np.zeros(0, np.int64)
-        self.by_pod: Flags = np.zeros(0, np.bool_)
-        """Whether a whole pod is aligned; else each of its containers is."""
+        self.by_pod: Flags = np.zeros(0, np.bool_)  # whether a whole pod is aligned; else each of its containers is
         self.pins_cpus: Flags = np.zeros(0, np.bool_)
         self.pins_memory: Flags = np.zeros(0, np.bool_)
         self.exists: Flags = np.zeros((0, _FEWEST), np.bool_)
@@ -44,10 +40,8 @@ class NumaTable:
         self.available: dict[str, Ints] = {}
         self.sent: dict[str, Ints] = {}
         """What pods will take that no report shows yet; from which NUMA node is not known."""
-        self._sent: dict[int, dict[str, Needs]] = {}
-        """The same by row and pod uid."""
-        self._shown: dict[int, frozenset[str]] = {}
-        """By row: uids of the pods that ran when the last report came."""
+        self._sent: dict[int, dict[str, Needs]] = {}  # the same by row and pod uid
+        self._shown: dict[int, frozenset[str]] = {}  # by row: uids of the pods that ran when the last report came
 
     @property
     def is_empty(self) -> bool:

@@ -26,14 +26,10 @@ class Need(NamedTuple):
     """What is to be placed: a class of pods, and what else is known of this one. Equal needs share work."""
 
     cls: PodClass
-    foes: tuple[PodTerm, ...] = ()
-    """Anti-affinity terms of pods that are there and that speak of this pod."""
-    meets_own_terms: bool = False
-    """Whether the pod is one of those that its own affinity terms look for."""
-    load: float | None = None
-    """The utilisation of its GPU that history expects, from 0 to 1."""
-    single_numa: bool = False
-    """Whether the pod's group requires one NUMA node, whatever the kubelet is set to."""
+    foes: tuple[PodTerm, ...] = ()  # anti-affinity terms of pods that are there and that speak of this pod
+    meets_own_terms: bool = False  # whether the pod is one of those that its own affinity terms look for
+    load: float | None = None  # the utilisation of its GPU that history expects, from 0 to 1
+    single_numa: bool = False  # whether the pod's group requires one NUMA node, whatever the kubelet is set to
 
 
 class No(NamedTuple):

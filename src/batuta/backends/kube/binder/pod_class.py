@@ -45,12 +45,10 @@ class Share(NamedTuple):
 class PodClass:
     """What a spec asks for, read once. Pods that ask for the same thing share one object of this."""
 
-    requests: Needs
-    """By resource, without zeros; the pod itself counts as one of `pods` besides."""
+    requests: Needs  # by resource, without zeros; the pod itself counts as one of `pods` besides
     tolerations: tuple[Tolerance, ...]
     selector: tuple[Requirement, ...]
-    required: tuple[NodeTerm, ...] | None
-    """Terms of which a node must meet one; None: any node will do."""
+    required: tuple[NodeTerm, ...] | None  # terms of which a node must meet one; None: any node will do
     preferred: tuple[tuple[int, NodeTerm], ...]
     ports: tuple[HostPort, ...]
     near: tuple[PodTerm, ...]
@@ -58,8 +56,7 @@ class PodClass:
     spread: tuple[Spread, ...]
     gpus: int
     share: Share | None
-    aligned: Needs
-    """What the whole pod takes from particular NUMA nodes, where the kubelet aligns pods."""
+    aligned: Needs  # what the whole pod takes from particular NUMA nodes, where the kubelet aligns pods
     aligned_containers: tuple[ContainerNeed, ...]
     """What each of its containers takes from particular NUMA nodes, where the kubelet aligns containers."""
 

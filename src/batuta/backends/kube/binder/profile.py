@@ -62,8 +62,7 @@ class Profile:
 
     plugins: tuple[WeightedPlugin, ...]
     levels: tuple[Level, ...] = LEVELS
-    assume_s: float = 60.0
-    """How long a binding may be on its way before the pod counts as not bound."""
+    assume_s: float = 60.0  # how long a binding may be on its way before the pod counts as not bound
 
 
 class BadProfile(ValueError):

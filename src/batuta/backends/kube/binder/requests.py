@@ -20,8 +20,7 @@ _SUFFIX: Final = {
 LARGEST: Final = 2**62
 """Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
 Amounts: TypeAlias = dict[str, Fraction]
-Needs: TypeAlias = tuple[tuple[str, int], ...]
-"""Resources and how much of each, in the units of `quantity.units`."""
+Needs: TypeAlias = tuple[tuple[str, int], ...]  # resources and how much of each, in the units of `quantity.units`
 ALWAYS: Final = "Always"
 _POD_LEVEL: Final = ("cpu", "memory")
 ANY_ADDRESS: Final = "0.0.0.0"

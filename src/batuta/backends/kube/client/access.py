@@ -61,18 +61,14 @@ class FixedCredentials:
 class Access:
     """The way to one API server."""
 
-    server: str
-    """Its URL, without a slash at the end."""
+    server: str  # its URL, without a slash at the end
     ssl: ssl.SSLContext | None = None
     credentials: Credentials = FixedCredentials()
-    namespace: str = "default"
-    """The namespace of objects where the caller names none."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request: whom we act for."""
+    namespace: str = "default"  # the namespace of objects where the caller names none
+    headers: Mapping[str, str] = field(default_factory=dict)  # sent with every request: whom we act for
     proxy: str | None = None
     tls_server_name: str | None = None
-    source: str = ""
-    """Where this comes from, for messages to people."""
+    source: str = ""  # where this comes from, for messages to people
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,7 @@ class Listing(Generic[T]):
     """The objects that there were at one moment."""
 
     items: Sequence[T]
-    resource_version: str
-    """That moment: a watch from here misses nothing."""
+    resource_version: str  # that moment: a watch from here misses nothing
 
 
 class Api:
@@ -87,8 +86,7 @@ class Api:
     ) -> None:
         self.access = access
         self.transport = Transport(access, limits, rate)
-        self.manager = manager
-        """Whose fields they are that this client writes."""
+        self.manager = manager  # whose fields they are that this client writes
         self._malformed = MalformedObjects()
 
     async def __aenter__(self) -> Self:

@@ -75,10 +75,8 @@ class TokenFile:
 class IssuedToken:
     """What a login gave."""
 
-    authorization: str = ""
-    """Empty where it gave a client certificate, which is in the TLS context then."""
-    expires_at_s: float | None = None
-    """Seconds since the epoch; None: it does not say."""
+    authorization: str = ""  # empty where it gave a client certificate, which is in the TLS context then
+    expires_at_s: float | None = None  # seconds since the epoch; None: it does not say
 
 
 @dataclass(slots=True, eq=False)

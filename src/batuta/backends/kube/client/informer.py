@@ -45,8 +45,7 @@ class Change(NamedTuple, Generic[T]):
 
     did: ChangeType
     object: T
-    old: T | None = None
-    """What it was before, as far as we saw it."""
+    old: T | None = None  # what it was before, as far as we saw it
 
 
 def key_of(metadata: Meta) -> str:
@@ -116,10 +115,8 @@ OnChanges: TypeAlias = Callable[[Sequence[Change[T]]], None]
 class WatchTiming:
     """How long an informer waits for what."""
 
-    last_s: float = 300.0
-    """About how long one watch lasts; up to twice that, at random, so that not all end together."""
-    silence_s: float = 120.0
-    """A connection without a byte for so long is dead: bookmarks come about every minute."""
+    last_s: float = 300.0  # about how long one watch lasts; up to twice that, at random, so that not all end together
+    silence_s: float = 120.0  # a connection without a byte for so long is dead: bookmarks come about every minute
     first_retry_s: float = 0.2
     longest_retry_s: float = 10.0
     page: int = 1000
@@ -148,12 +145,10 @@ class Informer(Generic[T]):
         slim: Callable[[T], T] | None = None,
     ) -> None:
         self.kind = kind
-        self.synced = asyncio.Event()
-        """Set once the first list has been told."""
+        self.synced = asyncio.Event()  # set once the first list has been told
         self.resource_version = ""
         """The moment that `objects` shows; empty before the first list, and when the next step is a list."""
-        self.failure: ApiError | None = None
-        """Why there is no connection just now; None while there is."""
+        self.failure: ApiError | None = None  # why there is no connection just now; None while there is
         self._api = api
         self._on = on
         self._namespace = namespace

@@ -60,8 +60,7 @@ class ConfigMap(msgspec.Struct, kw_only=True):
 class Kind(Generic[T]):
     """A kind of object, and the type that it is decoded into."""
 
-    group: str
-    """Empty for the core group."""
+    group: str  # empty for the core group
     version: str
     plural: str
     name: str

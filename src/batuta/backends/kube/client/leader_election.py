@@ -78,8 +78,7 @@ class LeaderElector:
     on_started: Callable[[], None] = lambda: None
     on_stopped: Callable[[], None] = lambda: None
     timing: LeaseTiming = DEFAULT_TIMING
-    leader: str = field(default="", init=False)
-    """Who leads, as far as we have seen."""
+    leader: str = field(default="", init=False)  # who leads, as far as we have seen
     failure: ApiError | None = field(default=None, init=False)
     """Why the last try did not reach the API server; None when it did."""
     _lead_until_s: float = field(default=0.0, init=False)

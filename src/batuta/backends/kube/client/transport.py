@@ -42,8 +42,7 @@ class RateLimit:
             raise ValueError("a rate limit needs a positive rate and a burst of at least one")
         self.per_s = per_s
         self.burst = burst
-        self.waited_s = 0.0
-        """How long requests have waited because of it, in all."""
+        self.waited_s = 0.0  # how long requests have waited because of it, in all
         self._left = burst
         self._counted_at_s = -math.inf
 
@@ -160,8 +159,7 @@ class Transport:
         self.rate = rate or RateLimit()
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by verb and HTTP status; status 0 is a request without an answer."""
-        self.date = ""
-        """The server's time, as its last answer to a read had it."""
+        self.date = ""  # the server's time, as its last answer to a read had it
         self._heads: dict[str | None, bytes] = {}
         self._authorization = ""
         # Large answers come compressed, unless the API server is on this machine.

@@ -19,10 +19,8 @@ from batuta.core.health_record import WHOLE_NODE, Record, State
 from batuta.core.health_rules import Action
 from batuta.core.health_signals import Figure, Values
 
-MOST_NOTES: Final = 64
-"""At a time, the oldest first: the rest follows when these are acknowledged."""
-LONGEST_TEXT: Final = 240
-"""Characters of what follows a code: rules look at them, and annotations are small."""
+MOST_NOTES: Final = 64  # at a time, the oldest first: the rest follows when these are acknowledged
+LONGEST_TEXT: Final = 240  # characters of what follows a code: rules look at them, and annotations are small
 MOST_OWNERS: Final = 16
 _SOURCES: Final = ("xid", "sxid")
 _MOST_BYTES: Final = 64 << 10
@@ -36,15 +34,12 @@ class NodeNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. Numbers count up over restarts of the agent: who has seen one knows it by its number."""
 
     n: int
-    time: float
-    """When it was read, by the node's clock."""
+    time: float  # when it was read, by the node's clock
     source: str = "xid"
     code: int = 0
-    gpu: int | None = None
-    """None: not about a GPU, or the GPU is unknown."""
+    gpu: int | None = None  # None: not about a GPU, or the GPU is unknown
     text: str = ""
-    owners: tuple[str, ...] = ()
-    """Whose pods were hit, as `namespace/job/pod`; empty where the agent cannot tell."""
+    owners: tuple[str, ...] = ()  # whose pods were hit, as `namespace/job/pod`; empty where the agent cannot tell
 
 
 def write_notes(notes: Iterable[NodeNote]) -> str:

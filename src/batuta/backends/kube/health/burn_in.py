@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -15,12 +14,10 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.gpu_table import gpu_indices, gpus_of_node
 from batuta.backends.kube.binder.requests import pod_requests
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import AlreadyExists
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.health.taints import PREFIX
 from batuta.backends.kube.operator.nodes import count
-from batuta.backends.kube.operator.workqueue import AskFn, delete_object
+from batuta.backends.kube.operator.workqueue import AskFn, create_unless_there, delete_object
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target
@@ -36,8 +33,7 @@ _SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 class BurnInOptions:
     """How a burn-in is done."""
 
-    image: str = ""
-    """Empty: none can be done."""
+    image: str = ""  # empty: none can be done
     command: tuple[str, ...] = ("python", "-m", "batuta.gpu.health.burn_in", "--gpu", "0")
     """What tests the first GPU that it sees, and ends with 0 if that works."""
     runtime_class: str = ""
@@ -143,11 +139,9 @@ class BurnInController:
     _options: BurnInOptions
     _gpu_resources: Sequence[str]
     _nodes: Mapping[str, objects.Node]
-    _guests: Callable[[NodeName], Iterable[objects.Pod]]
-    """The pods that are on a node."""
+    _guests: Callable[[NodeName], Iterable[objects.Pod]]  # the pods that are on a node
     _ask: AskFn
-    _pods: dict[str, objects.Pod] = field(default_factory=dict)
-    """By the mark of their attempt."""
+    _pods: dict[str, objects.Pod] = field(default_factory=dict)  # by the mark of their attempt
     _warned: bool = False
 
     def see(self, pod: objects.Pod, is_gone: bool) -> bool:
@@ -197,7 +191,7 @@ class BurnInController:
         resource = next((name for name in self._gpu_resources if count(allocatable, name)), "")
         gpus = count(allocatable, resource) if resource else len(gpus_of_node(node))
         body = burn_in_pod(self._options, attempt, resource, gpus)
-        self._ask(f"{PREFIX}burn-in/{attempt.mark}", partial(_create, body), now_s)
+        self._ask(f"{PREFIX}burn-in/{attempt.mark}", partial(create_unless_there, POD, body), now_s)
 
     def _in_use(self, target: Target) -> bool:
         """Whether other pods use the GPUs that would be tested: they stay where they are."""
@@ -217,8 +211,3 @@ def _attempts(book: HealthStateMachine) -> Iterator[Attempt]:
     for target, record in sorted(book.records.items()):
         if record.state is State.BURN_IN and not record.held:
             yield Attempt(target, record.since_s)
-
-
-async def _create(body: dict[str, Any], api: Api) -> None:
-    with suppress(AlreadyExists):
-        await api.create(POD, body, body["metadata"]["namespace"])

@@ -57,17 +57,12 @@ _REASONS: Final = {
     State.PROBATION: "Probation",
 }
 _WARNINGS: Final = frozenset({State.SUSPECT, State.ILL})
-_MOST_PODS: Final = 4
-"""Remembered of a start: a restart ends them all."""
-_LATEST_S: Final = 600.0
-"""A restart that was not to be had for so long is none any more."""
+_MOST_PODS: Final = 4  # remembered of a start: a restart ends them all
+_LATEST_S: Final = 600.0  # a restart that was not to be had for so long is none any more
 _SAVE, _LOAD = f"{PREFIX}save", f"{PREFIX}load"
-_LOOK_AGAIN_S: Final = 30.0
-"""While anything is out of service."""
-EXCUSE_WITHIN_S: Final = 4.0
-"""So long it is waited for what an agent has to say of a failure: it looks each second."""
-_SOON_S: Final = 2.0
-"""While jobs are leaving, or a burn-in waits for pods to leave."""
+_LOOK_AGAIN_S: Final = 30.0  # while anything is out of service
+EXCUSE_WITHIN_S: Final = 4.0  # so long it is waited for what an agent has to say of a failure: it looks each second
+_SOON_S: Final = 2.0  # while jobs are leaving, or a burn-in waits for pods to leave
 
 
 class HealthEventRecorder:
@@ -178,11 +173,9 @@ class HealthOptions:
     """How an operator looks after health."""
 
     rules: HealthRules
-    namespace: str
-    """Where its memory and its burn-ins are."""
+    namespace: str  # where its memory and its burn-ins are
     memory_name: str = "batuta-health"
-    pool_label: str = ""
-    """The label that tells pools apart; empty: a pool is all nodes with the same GPUs."""
+    pool_label: str = ""  # the label that tells pools apart; empty: a pool is all nodes with the same GPUs
     burn_in: BurnInOptions = field(default_factory=BurnInOptions)
 
 
@@ -224,8 +217,7 @@ class HealthController:
         self._burn_ins = BurnInController(
             options.burn_in, gpu_resources, observed.nodes, self._guests, context.writes.ask
         )
-        self._dirty: set[NodeName] | None = None
-        """Nodes that may have new reports; None: no node has been read yet."""
+        self._dirty: set[NodeName] | None = None  # nodes that may have new reports; None: no node has been read yet
         self._is_unsaved = self._is_waiting = self._has_news = self._is_due = False
         self._tick_s = self._now_s = -math.inf
         self._suspects: SimpleQueue[tuple[NodeName, JobId, str]] = SimpleQueue()

@@ -97,8 +97,7 @@ class NodeReportReader:
     _jobs_on_nodes: JobsOnNodes
     _gpu_resources: Sequence[str]
     _pool_label: str
-    _counted: Callable[[Finding], None]
-    """Is told of each finding that goes to the book."""
+    _counted: Callable[[Finding], None]  # is told of each finding that goes to the book
 
     def hear(self, memory: HealthState, node: objects.Node, now_s: float) -> tuple[bool, list[Order]]:
         """Whether anything was news, and what the book orders because of it."""
@@ -245,8 +244,7 @@ class TerminationMessages:
     """Told of pods, it listens once to each that has failed. For the engine's thread."""
 
     _jobs_on_nodes: JobsOnNodes
-    _counted: Callable[[Finding], None]
-    """Is told of each finding that goes to the book."""
+    _counted: Callable[[Finding], None]  # is told of each finding that goes to the book
     _failed: list[objects.Pod] = field(default_factory=list)
 
     def see(self, pod: objects.Pod) -> bool:

@@ -19,15 +19,13 @@ from batuta.core.job import JobId
 
 KEY: Final = "health.json"
 FORM: Final = 1
-MOST_BYTES: Final = 900_000
-"""The API server takes objects of up to a MiB or so."""
+MOST_BYTES: Final = 900_000  # the API server takes objects of up to a MiB or so
 
 
 class Restart(NamedTuple):
     """A job that is to begin again, unless it has since."""
 
-    pods: tuple[str, ...]
-    """Uids of pods that were hit: it has begun again when they are gone."""
+    pods: tuple[str, ...]  # uids of pods that were hit: it has begun again when they are gone
     asked_s: float
     reason: str
 
@@ -44,8 +42,7 @@ class HealthState:
     """The book, and how far everything was read that goes into it."""
 
     book: HealthStateMachine
-    seen: dict[NodeName, int] = field(default_factory=dict)
-    """By node: the last note of its agent that is dealt with."""
+    seen: dict[NodeName, int] = field(default_factory=dict)  # by node: the last note of its agent that is dealt with
     conditions: dict[NodeName, dict[str, str]] = field(default_factory=dict)
     """By node and type of a condition: since when that held which is dealt with."""
     boots: dict[NodeName, str] = field(default_factory=dict)
@@ -55,12 +52,10 @@ class HealthState:
     """By job: when it was restarted, as long as that counts."""
     figures: dict[NodeName, dict[int, dict[str, int]]] = field(default_factory=dict)
     """By node and GPU: what figures were when they were last heard of."""
-    hits: dict[JobId, Hit] = field(default_factory=dict)
-    """By job: what hit it last, until that has excused a failure."""
+    hits: dict[JobId, Hit] = field(default_factory=dict)  # by job: what hit it last, until that has excused a failure
     heeded: dict[str, float] = field(default_factory=dict)
     """By uid: failed pods, and when their termination message was read."""
-    is_new: bool = False
-    """Nothing was remembered: what nodes say of themselves is all that is known."""
+    is_new: bool = False  # nothing was remembered: what nodes say of themselves is all that is known
 
     def forget(self, node: NodeName) -> None:
         self.book.remove_node(node)

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Conflict, NotFound
 from batuta.backends.kube.client.kinds import NODE
-from batuta.backends.kube.crd import seconds
+from batuta.backends.kube.crd import seconds, time_text
 from batuta.backends.kube.health.annotations import OWN, read_node_health
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.operator.workqueue import AskFn
@@ -39,11 +38,9 @@ TAINT: Final = "a taint that is not Batuta's"
 _UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
 MANAGER: Final = "batuta-health"
-PREFIX: Final = "health//"
-"""Of the keys of writes that health asks for."""
+PREFIX: Final = "health//"  # of the keys of writes that health asks for
 _TRIES: Final = 4
-AGAIN_S: Final = 2.0
-"""After this, what was written and is not seen is written again."""
+AGAIN_S: Final = 2.0  # after this, what was written and is not seen is written again
 
 
 class Condition(NamedTuple):
@@ -58,14 +55,11 @@ class Condition(NamedTuple):
 class NodeMarks(NamedTuple):
     """How a node shall look."""
 
-    taint: str = ""
-    """The value of the taint; empty: none."""
-    health: str = ""
-    """How its parts are, for people and programs that look at nodes; empty: as they should be."""
+    taint: str = ""  # the value of the taint; empty: none
+    health: str = ""  # how its parts are, for people and programs that look at nodes; empty: as they should be
     ill_gpus: str = ""
     seen: int = 0
-    condition: Condition | None = None
-    """None: it was never ill, and nothing needs to be said."""
+    condition: Condition | None = None  # None: it was never ill, and nothing needs to be said
 
 
 def marks_of(book: HealthStateMachine, node: NodeName, seen: int) -> NodeMarks:
@@ -123,7 +117,7 @@ def _sentence(record: Record) -> str:
     if record.state is State.BURN_IN:
         return f"{record.reason}; mended, and being tested"
     if record.state is State.PROBATION:
-        return f"{record.reason}; passed its burn-in, on probation until {stamp(record.ends_s)}"
+        return f"{record.reason}; passed its burn-in, on probation until {time_text(record.ends_s)}"
     return f"{record.reason}; it needs: {record.remedy}"
 
 
@@ -173,7 +167,7 @@ def _disown(health: str) -> str:
 
 def condition_body(node: NodeName, condition: Condition) -> dict[str, Any]:
     """For server-side apply, which leaves the conditions of others alone."""
-    when = stamp(condition.since_s)
+    when = time_text(condition.since_s)
     said = {"type": OWN, "status": condition.status, "reason": condition.reason, "message": condition.message}
     said |= {"lastTransitionTime": when, "lastHeartbeatTime": when}
     return {"metadata": {"name": node}, "status": {"conditions": [said]}}
@@ -185,10 +179,6 @@ def has_condition(node: objects.Node, condition: Condition) -> bool:
     )
 
 
-def stamp(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if value else ""
 
@@ -196,11 +186,9 @@ def _json(value: Mapping[str, Any]) -> str:
 class Repaired(NamedTuple):
     """What an administrator reports as repaired."""
 
-    gpus: frozenset[int] = frozenset()
-    """`WHOLE_NODE` for the node itself."""
+    gpus: frozenset[int] = frozenset()  # `WHOLE_NODE` for the node itself
     everything: bool = False
-    unclear: str = ""
-    """A word that says nothing."""
+    unclear: str = ""  # a word that says nothing
 
 
 def cordoned_by(node: objects.Node) -> str:
@@ -281,8 +269,7 @@ class NodeMarker:
 
     _nodes: Mapping[str, objects.Node]
     _ask: AskFn
-    _doubtful: set[NodeName] = field(default_factory=set)
-    """Nodes that may look otherwise than they shall."""
+    _doubtful: set[NodeName] = field(default_factory=set)  # nodes that may look otherwise than they shall
     _asked: dict[NodeName, tuple[NodeMarks, float]] = field(default_factory=dict)
     """What was last to be written on such nodes, and when."""
 

@@ -8,33 +8,19 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
 from batuta.backends.kube.install.release import Manifest
 from batuta.spec.problem import InputError
+from batuta.spec.task_serialization import ReadableDumper
 
 _ESTABLISHED_WITHIN_S = 60
 
 
-class _Readable(yaml.SafeDumper):
-    """Texts of several lines as such, and no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Readable.add_representer(str, _text)
-
-
 def as_yaml(manifests: Sequence[Manifest]) -> str:
     return yaml.dump_all(
-        manifests, Dumper=_Readable, sort_keys=False, allow_unicode=True, explicit_start=True, width=110
+        manifests, Dumper=ReadableDumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=110
     )
 
 

@@ -45,12 +45,9 @@ MPI_JOB: Final = ChildKind("kubeflow.org", "v2beta1", "MPIJob", "mpijobs")
 class Update(Enum):
     """What happens to a child that is there and differs from its manifest."""
 
-    KEEP = "keep"
-    """It stays until it is deleted, for another start: pods, which cannot be changed."""
-    APPLY = "apply"
-    """It is written over, without looking: Services, ConfigMaps."""
-    HALT = "halt"
-    """One that other controllers act on. For another start it is suspended first, and changed when quiet."""
+    KEEP = "keep"  # it stays until it is deleted, for another start: pods, which cannot be changed
+    APPLY = "apply"  # it is written over, without looking: Services, ConfigMaps
+    HALT = "halt"  # one that other controllers act on. For another start it is suspended first, and changed when quiet.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,10 @@ class Child:
     kind: ChildKind
     manifest: Manifest
     update: Update
-    halt: Manifest | None = None
-    """A merge patch that suspends it (HALT)."""
+    halt: Manifest | None = None  # a merge patch that suspends it (HALT)
     resume: Manifest | None = None
     """A merge patch that makes a quiet one (HALT), or one of the same start, like the manifest."""
-    only_change: bool = False
-    """It is not created when it is not there: the run has no members."""
+    only_change: bool = False  # it is not created when it is not there: the run has no members
 
     @property
     def name(self) -> str:
@@ -109,14 +104,10 @@ class Change(Enum):
 class Run:
     """One start of a job, and how large it shall be now."""
 
-    target: int
-    """Replicas; 0 for none."""
-    start: int = 0
-    """How often the job was started before. Children of another start are replaced."""
-    first: int = 0
-    """Replicas when it was started; 0: as many as now."""
-    ceiling: int = 0
-    """maxReplicas when it was started; 0: as it is now."""
+    target: int  # replicas; 0 for none
+    start: int = 0  # how often the job was started before. Children of another start are replaced.
+    first: int = 0  # replicas when it was started; 0: as many as now
+    ceiling: int = 0  # maxReplicas when it was started; 0: as it is now
 
     def first_of(self) -> int:
         return self.first or self.target
@@ -130,8 +121,7 @@ class Outcome(Enum):
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    """By its own doing: counts against backoffLimit."""
+    FAILED = "failed"  # by its own doing: counts against backoffLimit
     DISRUPTED = "disrupted"
     """By the cluster's doing: a node went away, a pod was evicted. Starts again without being blamed."""
 
@@ -140,8 +130,7 @@ class Outcome(Enum):
 class JobStatus:
     """What the children say."""
 
-    replicas: int = 0
-    """Replicas that have a pod which is not over."""
+    replicas: int = 0  # replicas that have a pod which is not over
     ready: int = 0
     outcome: Outcome = Outcome.RUNNING
     exit_code: int | None = None
@@ -169,8 +158,7 @@ class JobType(Protocol):
     """One type of job. Everything is a function of its arguments. Batuta's own types inherit the defaults."""
 
     name: str
-    watches: tuple[ChildKind, ...] = ()
-    """Kinds to be watched, beside pods."""
+    watches: tuple[ChildKind, ...] = ()  # kinds to be watched, beside pods
 
     def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
         """How a run gets to another size; neither size is 0."""

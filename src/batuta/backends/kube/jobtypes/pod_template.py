@@ -27,11 +27,9 @@ LONGEST_HOST_LIST: Final = 16_384
 LONGEST_BYTES: Final = 32_768
 """And not more than this: a job of thousands of replicas would fill the API server's memory."""
 SHARED_DIR: Final = "/batuta"
-PROGRESS_FILE: Final = "/dev/stderr"
-"""The operator does not see the files of a pod, but it reads its log."""
+PROGRESS_FILE: Final = "/dev/stderr"  # the operator does not see the files of a pod, but it reads its log
 CONTROL_DIR: Final = f"{SHARED_DIR}/control"
-CHECKPOINT_VOLUME: Final = "checkpoints"
-"""The volume of a template that survives restarts is told by this name."""
+CHECKPOINT_VOLUME: Final = "checkpoints"  # the volume of a template that survives restarts is told by this name
 _CHECKPOINT_DIR: Final = "BATUTA_CHECKPOINT_DIR"
 _NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 """Of a CPU-only job. An image may ask for all GPUs of its node, and NVIDIA's runtime would give them."""

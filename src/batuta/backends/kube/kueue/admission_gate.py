@@ -49,8 +49,7 @@ _NO_KUEUE: Final = ("WaitingForKueue", "the cluster does not know Workloads of K
 _SUSPENDED: Final = ("Suspended", "it is suspended, and asks for no quota")
 _COMES_BACK: Final = ("Preempted", "NodeFailures")
 """Reasons of an eviction after which Kueue queues a Workload again at once; otherwise it says when."""
-SUSPENDED_BY_US: Final = "batuta.dev/suspended"
-"""On a Workload: it is not active because its UnifiedJob is suspended."""
+SUSPENDED_BY_US: Final = "batuta.dev/suspended"  # on a Workload: it is not active because its UnifiedJob is suspended
 
 
 @dataclass(slots=True, eq=False)
@@ -60,13 +59,11 @@ class KueueAdmissionGate:
     _cache: WorkloadCache
     _runs: Mapping[JobId, JobReconciler]
     _touch: Callable[[JobId], None]
-    _priorities: dict[str, int]
-    """The numbers of WorkloadPriorityClasses by name, which the gate keeps up to date."""
+    _priorities: dict[str, int]  # the numbers of WorkloadPriorityClasses by name, which the gate keeps up to date
     _flavors: dict[str, KueueObject] = field(default_factory=dict)
     _asking: dict[JobId, WorkloadRequest] = field(default_factory=dict)
     _made_of: dict[JobId, object] = field(default_factory=dict)
-    _pending: dict[JobId, None] = field(default_factory=dict)
-    """Jobs whose Workload is not as it shall be yet."""
+    _pending: dict[JobId, None] = field(default_factory=dict)  # Jobs whose Workload is not as it shall be yet
     _gone: dict[str, UnifiedJob] = field(default_factory=dict)
     """By uid: jobs that were deleted, whose pods or Workload may still be there."""
     _due_s: float = math.inf

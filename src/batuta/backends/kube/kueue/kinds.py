@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.client.kinds import CONFIG_MAP, Kind
+from batuta.backends.kube.crd import time_text
 
 GROUP: Final = "kueue.x-k8s.io"
-VERSION: Final = "v1beta2"
-"""The one that is asked for; a cluster that has only older ones is asked for those."""
+VERSION: Final = "v1beta2"  # the one that is asked for; a cluster that has only older ones is asked for those
 _LONGEST_MESSAGE: Final = 32_768
 
 
@@ -55,8 +54,7 @@ SETTINGS: Final = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS, COHORT, CLUSTER_QUE
 ALL: Final = (*SETTINGS, WORKLOAD)
 
 
-QUEUE_FILES: Final = CONFIG_MAP
-"""Its keys are files with objects like these, for clusters that do not know Kueue."""
+QUEUE_FILES: Final = CONFIG_MAP  # its keys are files with objects like these, for clusters that do not know Kueue
 
 
 class ConditionUpdate(NamedTuple):
@@ -81,7 +79,7 @@ def conditions(
             "status": status,
             "reason": said.reason,
             "message": said.message[:_LONGEST_MESSAGE],
-            "lastTransitionTime": old.get("lastTransitionTime") if old.get("status") == status else time_of(now_s),
+            "lastTransitionTime": old.get("lastTransitionTime") if old.get("status") == status else time_text(now_s),
             "observedGeneration": generation,
         }
     return list(found.values())
@@ -106,7 +104,3 @@ def _mappings(listed: Any) -> list[Mapping[str, Any]]:
 
 def is_true(status: Mapping[str, Any], kind: str) -> bool:
     return find(status, kind).get("status") == "True"
-
-
-def time_of(now_s: float) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -23,12 +23,9 @@ from batuta.spec.quantity import show_milli
 ACTIVE: Final = "Active"
 _MEMORY: Final = "memory"
 LocalQueueKey = tuple[str, str]
-EVERY_S: Final = 1.0
-"""Queues are not looked at more often than this, …"""
-SPARING: Final = 20
-"""… and no more than this fraction of the time goes into it."""
-REPAIR_S: Final = 10.0
-"""A status that another client has overwritten is not written again sooner than this."""
+EVERY_S: Final = 1.0  # queues are not looked at more often than this, …
+SPARING: Final = 20  # … and no more than this fraction of the time goes into it
+REPAIR_S: Final = 10.0  # a status that another client has overwritten is not written again sooner than this
 PREFIX: Final = "kueue//queue/"
 Place: TypeAlias = tuple[Kind[KueueObject], str]
 Wanted: TypeAlias = tuple[dict[str, Any], ConditionUpdate]

@@ -24,11 +24,9 @@ from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
 from batuta.spec.kueue.objects import QuotaObject
 from batuta.spec.problem import InputError
 
-_MOST: Final = 50
-"""Warnings at a time: a cluster of which everything is wrong is not flooded."""
+_MOST: Final = 50  # warnings at a time: a cluster of which everything is wrong is not flooded
 _log = logging.getLogger(__name__)
-SETTLE_S: Final = 0.1
-"""Objects rarely change alone: what is applied together shall hold together."""
+SETTLE_S: Final = 0.1  # objects rarely change alone: what is applied together shall hold together
 _NEEDED: Final = {kinds.RESOURCE_FLAVOR, kinds.CLUSTER_QUEUE, kinds.LOCAL_QUEUE}
 """A cluster that has these has Kueue's definitions; older ones of it have no cohorts of their own."""
 
@@ -209,10 +207,8 @@ class QuotaController:
     _say: Callable[[Event], None]
     _notices: QuotaEventRecorder
     _: KW_ONLY
-    known: Quota
-    """As the World was told it; at first, what it has from before."""
-    base: Quota
-    """Queues of the operator's configuration."""
+    known: Quota  # as the World was told it; at first, what it has from before
+    base: Quota  # queues of the operator's configuration
     fair_sharing: bool = False
     priorities: dict[str, int] = field(default_factory=dict)
     """The numbers of priority classes by name, kept up to date; after a change of them `touch` is called."""

@@ -24,8 +24,7 @@ from batuta.quota.workload import demand
 from batuta.spec.quantity import show_milli
 
 MAIN: Final = "main"
-JOB_UID: Final = "kueue.x-k8s.io/job-uid"
-"""Label: whose Workload it is."""
+JOB_UID: Final = "kueue.x-k8s.io/job-uid"  # label: whose Workload it is
 _LONGEST_NAME: Final = 240
 _WITH_LAUNCHER: Final = ("ElasticHorovod", "MPIJob")
 _OF_POD: Final = (
@@ -35,8 +34,7 @@ _OF_POD: Final = (
 _OF_CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
 RESERVED, ADMITTED, EVICTED, FINISHED = "QuotaReserved", "Admitted", "Evicted", "Finished"
 REQUEUED: Final = "Requeued"
-WITHOUT_QUOTA = "WithoutQuota"
-"""Why a job has no quota though it runs, or is about to: no queue is set up for it."""
+WITHOUT_QUOTA = "WithoutQuota"  # why a job has no quota though it runs, or is about to: no queue is set up for it
 _RUNS = (JobState.RUNNING, JobState.RESIZING)
 
 
@@ -49,8 +47,7 @@ class WorkloadRequest:
     queue: str
     priority: int
     pod_sets: tuple[dict[str, Any], ...]
-    is_wanted: bool = True
-    """False while its user does not want it to run."""
+    is_wanted: bool = True  # False while its user does not want it to run
 
     @property
     def name(self) -> str:
@@ -198,8 +195,7 @@ class WorkloadState:
 
     job: Job
     state: JobState
-    gpus: int
-    """That it has; of a CPU-only job its replicas."""
+    gpus: int  # that it has; of a CPU-only job its replicas
     reserved: Reserved
     cluster_queue: str = ""
     flavors: tuple[tuple[str, str], ...] = ()

@@ -16,11 +16,10 @@ from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.client.transport import RateLimit
 from batuta.backends.kube.kueue.kinds import WORKLOAD, ConditionUpdate, KueueObject, is_true, updated
 from batuta.backends.kube.kueue.workload import FINISHED, WorkloadRequest, is_same_request, workload_manifest
-from batuta.backends.kube.operator.workqueue import AskFn, Changed, WriteFn, Written
+from batuta.backends.kube.operator.workqueue import AskFn, Changed, WriteFn, Written, delete_object
 from batuta.core.job import JobState
 
-ECHO_S: Final = 10.0
-"""So long the API server may take to show what was written, before it is written again."""
+ECHO_S: Final = 10.0  # so long the API server may take to show what was written, before it is written again
 PREFIX: Final = "kueue//"
 PER_S, BURST = 50.0, 200.0
 """So many writes a second in the long run, and at once: showing jobs must not slow down binding them."""
@@ -35,8 +34,7 @@ class WorkloadCache:
     is_served: bool = False
     shown: dict[str, KueueObject] = field(default_factory=dict)
     _kind: Kind[KueueObject] = WORKLOAD
-    _sent: dict[str, tuple[Any, float]] = field(default_factory=dict)
-    """What was written last, by its meaning, and when."""
+    _sent: dict[str, tuple[Any, float]] = field(default_factory=dict)  # what was written last, by its meaning, and when
     _is_late: bool = False
 
     def take(self, changed: Changed) -> list[str]:
@@ -97,7 +95,7 @@ class WorkloadCache:
 
     def delete(self, there: KueueObject, now_s: float) -> None:
         meta = there.metadata
-        do = partial(_delete, self._kind, meta.name, meta.namespace, meta.uid)
+        do = partial(delete_object, self._kind, meta)
         self._send(f"{PREFIX}delete/{meta.namespace}/{meta.name}", meta.uid, do, now_s)
 
     def _send(self, key: str, meaning: Any, do: WriteFn, now_s: float) -> None:
@@ -124,8 +122,3 @@ async def patch_object(
 ) -> None:
     with suppress(NotFound):
         await api.patch(kind, name, body, namespace, subresource=subresource)
-
-
-async def _delete(kind: Kind[KueueObject], name: str, namespace: str, uid: str, api: Api) -> None:
-    with suppress(NotFound):
-        await api.delete(kind, name, namespace, uid=uid)

@@ -26,8 +26,7 @@ from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobRecon
 from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.core.job import JobId, JobState
 
-REWORD_S: Final = 15.0
-"""A status is not written sooner than this for other numbers in its sentences alone."""
+REWORD_S: Final = 15.0  # a status is not written sooner than this for other numbers in its sentences alone
 
 
 def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> objects.OwnerReference | None:
@@ -50,8 +49,7 @@ class _PublishedWorkload:
 
     standing: WorkloadState
     asking: WorkloadRequest | None = None
-    made_of: object = None
-    """What `asking` was made of: it is made anew when that is another."""
+    made_of: object = None  # what `asking` was made of: it is made anew when that is another
     end: tuple[JobState, str] | None = None
     written_s: float = -math.inf
 

@@ -20,10 +20,8 @@ class ReviewedUser:
     """A user whom the cluster knows."""
 
     user: str
-    may_see: bool
-    """All UnifiedJobs, in every namespace."""
-    may_change: bool
-    """The same."""
+    may_see: bool  # all UnifiedJobs, in every namespace
+    may_change: bool  # the same
 
 
 class _UserInfo(msgspec.Struct):

@@ -39,11 +39,9 @@ class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
     reconciler: Reconciler
-    said: EventBuffer
-    """Where the reconciler puts its events."""
+    said: EventBuffer  # where the reconciler puts its events
     inbox: Inbox
-    clock: Callable[[], float]
-    """Never goes backwards."""
+    clock: Callable[[], float]  # never goes backwards
 
     def look_first(self) -> None:
         """Takes in what the informers have listed, before anything is decided."""
@@ -110,10 +108,8 @@ class KubeBackend:
         return woken
 
 
-SWEEP_S = 1.0
-"""Jobs to which nothing happens are looked at so often: what keeps them waiting changes all the same, …"""
-SPARING = 20
-"""… but no more than this fraction of the time goes into it."""
+SWEEP_S = 1.0  # Jobs to which nothing happens are looked at so often: what keeps them waiting changes all the same, …
+SPARING = 20  # … but no more than this fraction of the time goes into it
 
 
 class OutlookObserver(Observer):

@@ -23,10 +23,8 @@ from batuta.backends.kube.operator.workqueue import WriteQueue, delete_object
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core.job import JobId
 
-_ENDS = ("Complete", "Failed", "Succeeded")
-"""Conditions of UnifiedJobs, Jobs and MPIJobs that are over."""
-ASK_AGAIN_S = 30.0
-"""An object that should be gone and is not is asked to go again after this."""
+_ENDS = ("Complete", "Failed", "Succeeded")  # conditions of UnifiedJobs, Jobs and MPIJobs that are over
+ASK_AGAIN_S = 30.0  # an object that should be gone and is not is asked to go again after this
 
 
 class FinishedJobs:
@@ -78,9 +76,6 @@ def delete_unified_job(writes: WriteQueue, job: JobId, uid: str, now_s: float) -
     meta = objects.Meta(name=name, namespace=namespace, uid=uid)
     do = partial(delete_object, UNIFIED_JOB, meta, propagation=Propagation.BACKGROUND)
     writes.ask(f"{job}//delete/{uid}", do, now_s)
-
-
-# -------------------------------------------------------------------- what informers keep of finished objects
 
 
 def slim_pod(pod: objects.Pod) -> objects.Pod:

@@ -20,8 +20,7 @@ from batuta.core.job import Job, JobId, SizeChoice
 from batuta.engine.jobs.backoff import Backoff
 from batuta.prediction.application_history import choose_size
 
-REFUSAL_BACKOFF: Final = Backoff(2.0, 300.0)
-"""Before a job is tried again that the nodes would not have."""
+REFUSAL_BACKOFF: Final = Backoff(2.0, 300.0)  # before a job is tried again that the nodes would not have
 RESTART_BACKOFF: Final = Backoff(10.0, 360.0)
 """Before a job starts again that failed by its own doing, as for Jobs of batch/v1."""
 
@@ -50,16 +49,14 @@ class PodGroup:
     placements: tuple[PodPlacement, ...]
     priority: int = 0
     since_s: float = 0.0
-    keeps_until_s: float = 0.0
-    """Until then, if not all can be placed, the free places are reserved for it."""
+    keeps_until_s: float = 0.0  # until then, if not all can be placed, the free places are reserved for it
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long things may take."""
 
-    gang_timeout_s: float = 300.0
-    """A gang whose binding takes longer than this gives its places back."""
+    gang_timeout_s: float = 300.0  # a gang whose binding takes longer than this gives its places back
     refusal_backoff: Backoff = REFUSAL_BACKOFF
     restart_backoff: Backoff = RESTART_BACKOFF
 
@@ -75,11 +72,9 @@ class PendingReason(NamedTuple):
 class GateResult:
     """What the World shall know of a job."""
 
-    asked: JobRequest
-    """Without a job while it is kept out."""
+    asked: JobRequest  # without a job while it is kept out
     waiting: PendingReason | None = None
-    tolerations: tuple[dict[str, Any], ...] = ()
-    """What its pods tolerate beyond what their template says."""
+    tolerations: tuple[dict[str, Any], ...] = ()  # what its pods tolerate beyond what their template says
 
 
 AdmissionGate: TypeAlias = Callable[[UnifiedJob, JobRequest, bool], GateResult]
@@ -106,14 +101,11 @@ class ReconcileContext:
     has_node: Callable[[NodeName], bool] = lambda name: True
     """Whether a node is there; pods on one that is gone run no more, whatever they say."""
     timing: Timing = field(default_factory=Timing)
-    past: set[JobId] = field(default_factory=set)
-    """Jobs that are over, and that the World still knows."""
-    gate: AdmissionGate = admit_all
-    """Who else decides whether a UnifiedJob may run."""
+    past: set[JobId] = field(default_factory=set)  # Jobs that are over, and that the World still knows
+    gate: AdmissionGate = admit_all  # who else decides whether a UnifiedJob may run
     tolerations: Callable[[JobId], tuple[dict[str, Any], ...]] = lambda job: ()
     """What the quota that a job uses lets its pods tolerate."""
-    listening: LogSubscriptions = field(default_factory=LogSubscriptions)
-    """Whose logs are read."""
+    listening: LogSubscriptions = field(default_factory=LogSubscriptions)  # whose logs are read
     choose: Callable[[Job], SizeChoice | None] = lambda job: choose_size(job, None, job.max)
     """The size for a job whose user left it open; the smallest where nothing is known. None: ask later."""
     keep_result: Callable[[JobId, str], None] = lambda job, result: None
@@ -139,8 +131,7 @@ class JobReconciler(Protocol):
     wanted: Placement | None
     is_ending: bool
     is_over: bool
-    due_s: float
-    """When it wants to be driven even if nothing happens."""
+    due_s: float  # when it wants to be driven even if nothing happens
 
     def pods(self) -> Mapping[str, objects.Pod]:
         """All its pods, by key."""

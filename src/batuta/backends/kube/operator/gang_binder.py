@@ -34,8 +34,7 @@ class _InFlightBinding:
 
     pod_group: PodGroup
     since_s: float
-    left: dict[str, Binding]
-    """By uid of the pod: bindings without an answer yet."""
+    left: dict[str, Binding]  # by uid of the pod: bindings without an answer yet
     failed: list[_Failed] = field(default_factory=list)
 
 
@@ -66,18 +65,14 @@ class GangBinder:
         self._expected = expected
         self._asked: dict[str, PodGroup] = {}
         self._underway: dict[str, _InFlightBinding] = {}
-        self._party_of: dict[str, str] = {}
-        """By uid of a pod that is being bound."""
-        self._unanswered: set[str] = set()
-        """Bindings whose outcome is unknown, by uid."""
-        self._postponed: dict[NodeName, set[JobId]] = {}
-        """By node that pods are leaving: the groups that wait for it."""
+        self._party_of: dict[str, str] = {}  # by uid of a pod that is being bound
+        self._unanswered: set[str] = set()  # bindings whose outcome is unknown, by uid
+        self._postponed: dict[NodeName, set[JobId]] = {}  # by node that pods are leaving: the groups that wait for it
         self._postponed_s: dict[str, tuple[PodGroup, float]] = {}
         """By group: since when it waits for pods that are leaving."""
         self._kept: tuple[JobId, tuple[str, ...]] | None = None
         """The job for which free places are reserved until there are enough, and its pods."""
-        self.refusals: dict[JobId, Refusal] = {}
-        """Why the groups wait whose pods the binder places alone."""
+        self.refusals: dict[JobId, Refusal] = {}  # why the groups wait whose pods the binder places alone
         self.given: set[NodeName] = set()
         """Nodes on which the binder alone has bound or released pods, for the node controller."""
         self.bound = 0

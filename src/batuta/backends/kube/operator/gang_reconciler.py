@@ -28,10 +28,8 @@ from batuta.engine.jobs.outcome import Outcome, RunEnd
 
 UNSCHEDULABLE: Final = "Unschedulable"
 TELL_EVERY_S: Final = 30.0
-PATIENCE_S: Final = 5.0
-"""Missing members are not reported for so long: they are just being created."""
-BEFORE_ALL: Final = 2**31
-"""A priority that no pod can have."""
+PATIENCE_S: Final = 5.0  # missing members are not reported for so long: they are just being created
+BEFORE_ALL: Final = 2**31  # a priority that no pod can have
 
 
 @dataclass(slots=True, eq=False)
@@ -40,12 +38,10 @@ class PendingNotice:
 
     context: ReconcileContext
     job: JobId
-    refusal: str = ""
-    """Why the last binding was refused; empty since one succeeded."""
+    refusal: str = ""  # why the last binding was refused; empty since one succeeded
     _why: str = ""
     _told_s: float = -math.inf
-    _missing_s: float = math.inf
-    """Since when members were missing first."""
+    _missing_s: float = math.inf  # since when members were missing first
 
     def set(self, why: str) -> bool:
         if self.refusal:
@@ -90,11 +86,9 @@ class UnplannedPlacements:
 
     context: ReconcileContext
     job: JobId
-    not_before_s: float = 0.0
-    """After a refusal: until then it is no use to ask again."""
+    not_before_s: float = 0.0  # after a refusal: until then it is no use to ask again
     _refusals: int = 0
-    _partly_s: float | None = None
-    """Since when only a part of it is bound."""
+    _partly_s: float | None = None  # since when only a part of it is bound
 
     @property
     def is_partly_bound(self) -> bool:
@@ -148,14 +142,10 @@ class GangReconciler:
         self._unplanned = UnplannedPlacements(context, self.id)
         self._job = None if known is None else known.job
         self._is_unsure = known is not None
-        self._parked_s: float | None = None
-        """Since when the World has it parked; None while it plans for it."""
-        self._extra: set[str] = set()
-        """Pods that came on top of the members that the World knows, by key."""
+        self._parked_s: float | None = None  # since when the World has it parked; None while it plans for it
+        self._extra: set[str] = set()  # Pods that came on top of the members that the World knows, by key
         self._has_started = False
         self.due_s = math.inf
-
-    # --------------------------------------------------------------------------------------- what is told
 
     def pods(self) -> Mapping[str, objects.Pod]:
         return self._pods.by_key
@@ -201,8 +191,6 @@ class GangReconciler:
     @property
     def is_urgent(self) -> bool:
         return self._unplanned.is_partly_bound
-
-    # ------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> None:
         self.due_s = math.inf
@@ -316,8 +304,6 @@ class GangReconciler:
         self._has_started = all(by_key[key].status.phase == "Running" for key in pods)
         self._context.say(ev.JobFound(now_s, self.id, placement, self._has_started, cause="kubernetes"))
 
-    # --------------------------------------------------------------------------------- apart from the World
-
     def _park(self, why: str, now_s: float) -> None:
         """There is nothing to plan: no member is left that could run, or those that run cannot be moved."""
         if self._parked_s is None:
@@ -347,8 +333,6 @@ class GangReconciler:
         if bound and len(staying) >= lasting:
             self._look_again(self._unplanned.ask(self.id, staying, now_s))
         self._look_again(self._notice.tell(staying, now_s))
-
-    # ------------------------------------------------------------------------------------- as the World says
 
     def _take_seats(self, job: Job, wanted: Placement, staying: Sequence[objects.Pod], now_s: float) -> None:
         workers = wanted.workers(job.gpus_per_replica)

@@ -25,11 +25,9 @@ from batuta.engine.jobs.outcome import Outcome, RunEnd
 JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ALONE: Final = 1
 _DIGITS: Final = 10
-MADE_ANEW: Final = ("job", "jobset")
-"""Kinds of gangs whose owner makes other pods when some are gone."""
+MADE_ANEW: Final = ("job", "jobset")  # kinds of gangs whose owner makes other pods when some are gone
 _OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}
-_NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)
-"""No node meets this."""
+_NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)  # no node meets this
 _MIB: Final = 1 << 20
 
 
@@ -37,8 +35,7 @@ class GangId(NamedTuple):
     """A gang by who it belongs to."""
 
     namespace: str
-    kind: str
-    """`pod` for one that is alone."""
+    kind: str  # `pod` for one that is alone
     name: str
 
     @property
@@ -124,12 +121,9 @@ def _whole(value: Any, otherwise: int) -> int:
 class PodAssignment(NamedTuple):
     """How the pods that are there fit to the workers that are wanted."""
 
-    stay: dict[str, int]
-    """By pod: the worker whose place it has."""
-    leave: list[str]
-    """Pods whose place is not in the placement any more."""
-    free: list[int]
-    """Workers without a pod."""
+    stay: dict[str, int]  # by pod: the worker whose place it has
+    leave: list[str]  # Pods whose place is not in the placement any more
+    free: list[int]  # workers without a pod
 
 
 def assign_pods(bound: Mapping[str, Span], workers: Sequence[Span]) -> PodAssignment:

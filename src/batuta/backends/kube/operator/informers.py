@@ -62,8 +62,7 @@ SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
     UNIFIED_JOB: slim_unified_job,
 }
 """What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
-LOOK_AGAIN_S: Final = 30.0
-"""How often the cluster is asked whether it has more kinds by now."""
+LOOK_AGAIN_S: Final = 30.0  # how often the cluster is asked whether it has more kinds by now
 _log = logging.getLogger(__name__)
 
 
@@ -81,13 +80,10 @@ class InformerSet:
 
     api: Api
     inbox: Inbox
-    namespaces: Sequence[str]
-    """Where jobs may be; empty for everywhere. Pods are watched in all of them anyway."""
+    namespaces: Sequence[str]  # where jobs may be; empty for everywhere. Pods are watched in all of them anyway.
     tasks: asyncio.TaskGroup
-    further: Sequence[Kind[Any]] = ()
-    """Kinds that are watched as well where the cluster has them."""
-    files: tuple[str, str] | None = None
-    """Namespace and name of the ConfigMap with queues."""
+    further: Sequence[Kind[Any]] = ()  # kinds that are watched as well where the cluster has them
+    files: tuple[str, str] | None = None  # namespace and name of the ConfigMap with queues
     _missing: list[Kind[Any]] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -47,10 +47,8 @@ class NodeController:
     observed: ObjectCache
     teller: NodeReporter
     gpu_resources: Sequence[str]
-    told: dict[NodeName, Used]
-    """What the World knows of the use by others."""
-    _doubtful: set[NodeName] = field(init=False)
-    """Nodes of which others may use something else than the World was told."""
+    told: dict[NodeName, Used]  # what the World knows of the use by others
+    _doubtful: set[NodeName] = field(init=False)  # nodes of which others may use something else than the World was told
 
     def __post_init__(self) -> None:
         self._doubtful = set(self.told)
@@ -202,10 +200,8 @@ class UsageController:
     """Takes in what agents write. For the engine's thread."""
 
     observed: ObjectCache
-    is_told: Callable[[NodeName], bool]
-    """Whether the World knows a node."""
-    sharers: Callable[[NodeName], dict[JobId, float]]
-    """What jobs on a node have of cards that they share."""
+    is_told: Callable[[NodeName], bool]  # whether the World knows a node
+    sharers: Callable[[NodeName], dict[JobId, float]]  # what jobs on a node have of cards that they share
     say: Callable[[ev.Event], None]
     _teller: UsageReporter = field(default_factory=UsageReporter)
     _changed: dict[NodeName, None] = field(default_factory=dict)

@@ -51,12 +51,9 @@ class Controller(Protocol):
 
 STUCK_AFTER_S = 60.0
 """A pod that should have ended so long ago is not waited for: its node hangs, or a finalizer holds it."""
-LOOK_AGAIN_S = 30.0
-"""A job that could not be handled is looked at again after this."""
-JOBS, REPORTS = "jobs", "progress reports"
-"""Parts that may fail for one job, and hold up no other."""
-TRY_EVERY_S = 1.0
-"""Pods that the binder alone has refused are tried again so often at most."""
+LOOK_AGAIN_S = 30.0  # a job that could not be handled is looked at again after this
+JOBS, REPORTS = "jobs", "progress reports"  # parts that may fail for one job, and hold up no other
+TRY_EVERY_S = 1.0  # Pods that the binder alone has refused are tried again so often at most
 
 
 class Reconciler:
@@ -78,10 +75,8 @@ class Reconciler:
         """
         self._fence = fence or NoFence()
         self._owner_index = OwnerIndex(context, observed, known, namespaces)
-        self.runs: dict[JobId, JobReconciler] = self._owner_index.runs
-        """All jobs that there are now."""
-        self.settled = observed.settled
-        """UnifiedJobs that are over and done with."""
+        self.runs: dict[JobId, JobReconciler] = self._owner_index.runs  # all jobs that there are now
+        self.settled = observed.settled  # UnifiedJobs that are over and done with
         self.controllers: list[Controller] = []
         self._context = context
         self._gang_binder = gang_binder
@@ -90,15 +85,12 @@ class Reconciler:
         self._nodes = nodes
         self._referred = ReferenceIndex(observed, context.cluster, self.runs)
         self._dirty: dict[JobId, None] = {}
-        self._due: dict[JobId, float] = {}
-        """When runs want to be driven even if nothing happens."""
+        self._due: dict[JobId, float] = {}  # when runs want to be driven even if nothing happens
         self._has_more_room = False
         """Whether a pod or node has come or gone since those were tried that the binder has refused."""
         self._try_s = -math.inf
-        self._ended: dict[JobId, None] = {}
-        """Jobs that are over and may be done with."""
-        self.needs: list[Callable[[JobId], bool]] = []
-        """Who still needs a job that is over, beside itself."""
+        self._ended: dict[JobId, None] = {}  # Jobs that are over and may be done with
+        self.needs: list[Callable[[JobId], bool]] = []  # who still needs a job that is over, beside itself
         self._takers: dict[Kind[Any], Callable[[Change[Any], float], None]] = {
             kinds.POD: self._pod,
             kinds.NODE: partial(self._node, nodes.node),
@@ -106,8 +98,6 @@ class Reconciler:
             UNIFIED_JOB: self._unified_job,
             **{kind: partial(self._concern, taker) for kind, taker in self._referred.takers.items()},
         }
-
-    # ------------------------------------------------------------------------------------ what comes in
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Takes in what the API server has shown."""
@@ -168,8 +158,6 @@ class Reconciler:
         for job in self._owner_index.missing():
             detail = "it was gone when the operator started"
             self._context.say(ev.JobEnded(now_s, job, JobState.CANCELLED, "kubernetes", detail=detail))
-
-    # -------------------------------------------------------------------------------------- one turn
 
     def drive(self, now_s: float) -> None:
         """Does everything that can be done now."""

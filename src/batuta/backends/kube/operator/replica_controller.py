@@ -39,8 +39,7 @@ KINDS: dict[ChildKind, Kind[Any]] = {
     children.JOB: kinds.JOB,
     children.MPI_JOB: kinds.MPI_JOB,
 }
-ECHO_S = 10.0
-"""So long the informers may take to show what was written."""
+ECHO_S = 10.0  # so long the informers may take to show what was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,12 @@ class Children:
 
     context: ReconcileContext
     observed: ObjectCache
-    due_s: float = math.inf
-    """When something is to be written again that does not show."""
+    due_s: float = math.inf  # when something is to be written again that does not show
     _applied: dict[Key, str] = field(default_factory=dict)
     """What was written last of objects that are not watched, by hash."""
     _done: dict[str, tuple[Write, float]] = field(default_factory=dict)
     """By key: what was written and not shown yet; it is not written again before this time."""
-    _troubles: dict[str, str] = field(default_factory=dict)
-    """By key: why a write did not work."""
+    _troubles: dict[str, str] = field(default_factory=dict)  # by key: why a write did not work
 
     def seen(self, uj: UnifiedJob, pods: Iterable[objects.Pod]) -> Observed:
         found = [
@@ -182,8 +179,7 @@ class ReplicaController:
     run_state: RunState
     children: Children
     session: TrainerSession
-    due_s: float = math.inf
-    """When to look again, since it was last asked whether the members stay."""
+    due_s: float = math.inf  # when to look again, since it was last asked whether the members stay
 
     def seen(self, uj: UnifiedJob) -> Observed:
         return self.children.seen(uj, self.run_state.pod_set.pods.values())

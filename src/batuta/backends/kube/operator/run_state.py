@@ -17,8 +17,7 @@ from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
 
-Places: TypeAlias = tuple[Span, ...]
-"""By replica."""
+Places: TypeAlias = tuple[Span, ...]  # by replica
 
 
 class PodSet:
@@ -106,8 +105,7 @@ class AdoptedRun:
 
     run: Run
     places: tuple[Span, ...]
-    stood: tuple[Span, ...]
-    """The places that were taken; not all when the binding was under way."""
+    stood: tuple[Span, ...]  # the places that were taken; not all when the binding was under way
 
 
 def resume_run(uj: UnifiedJob, kind: JobType, pod_set: PodSet, planned: Placement | None) -> AdoptedRun | None:
@@ -150,18 +148,13 @@ def _can_be(uj: UnifiedJob, kind: JobType, begun: Run, size: int) -> bool:
 class GangStatus:
     """The members that there shall be, as they are now."""
 
-    members: Mapping[int, objects.Pod]
-    """Those that are there, by replica."""
-    is_full: bool
-    """All are there …"""
-    is_exact: bool
-    """… and no other pod."""
-    lost: tuple[int, ...]
-    """Replicas that had a place and are gone."""
+    members: Mapping[int, objects.Pod]  # those that are there, by replica
+    is_full: bool  # all are there …
+    is_exact: bool  # … and no other pod
+    lost: tuple[int, ...]  # replicas that had a place and are gone
     astray: tuple[int, NodeName] | None
     """A replica that another scheduler has bound to another node than its own, and that node."""
-    waiting: tuple[PodPlacement, ...]
-    """Who has no node yet, launchers included."""
+    waiting: tuple[PodPlacement, ...]  # who has no node yet, launchers included
 
     @property
     def are_seated(self) -> bool:
@@ -178,16 +171,11 @@ class RunState:
 
     pod_set: PodSet
     run: Run | None = None
-    places: Places = ()
-    """Where its members are, or shall be."""
-    stood: Places = ()
-    """The places of this run when all its members had one last: it can go back there."""
-    ran: Places = ()
-    """Its places when all its members had begun last. Who came since can go without being missed."""
-    has_started: bool = False
-    """All that the World wants of it runs, and the World knows."""
-    is_spent: bool = False
-    """Members of the run have been told to end: the next one is another start."""
+    places: Places = ()  # where its members are, or shall be
+    stood: Places = ()  # the places of this run when all its members had one last: it can go back there
+    ran: Places = ()  # its places when all its members had begun last. Who came since can go without being missed.
+    has_started: bool = False  # all that the World wants of it runs, and the World knows
+    is_spent: bool = False  # members of the run have been told to end: the next one is another start
 
     def take_up(self, found: AdoptedRun, kind: JobType) -> None:
         """Goes on with a run that another operator had begun."""

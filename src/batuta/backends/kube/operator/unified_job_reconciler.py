@@ -43,8 +43,7 @@ from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
 
 _ENDS: Final = {Outcome.SUCCEEDED: RunEnd.SUCCEEDED, Outcome.FAILED: RunEnd.FAILED, Outcome.DISRUPTED: RunEnd.LOST}
-_ASK_AGAIN_S: Final = 0.25
-"""Before it is asked again whether a failure is the job's own."""
+_ASK_AGAIN_S: Final = 0.25  # before it is asked again whether a failure is the job's own
 
 
 class UnifiedJobReconciler:
@@ -60,8 +59,7 @@ class UnifiedJobReconciler:
         self.is_ending = known is not None and known.is_ending
         self.is_over = False
         self.uj = job
-        self.outlook = Outlook()
-        """What the World thinks of it, for the status."""
+        self.outlook = Outlook()  # what the World thinks of it, for the status
         self.failures = job.status.failures
         self._context = context
         self._observed = observed
@@ -72,8 +70,7 @@ class UnifiedJobReconciler:
         self._replica_controller = ReplicaController(context, self._run_state, self._children, self._session)
         self._status = StatusWriter(context)
         self._recorder = EventRecorder(context)
-        self._request: JobRequest | None = None
-        """What the World knows of it; None while it does not."""
+        self._request: JobRequest | None = None  # what the World knows of it; None while it does not
         self.size_choice: SizeChoice | None = None
         """Why it asks for the size that it does, where its user left that open."""
         if known is not None:
@@ -81,27 +78,16 @@ class UnifiedJobReconciler:
             self.size_choice = known.job.size_choice
         self._tolerations: tuple[dict[str, Any], ...] = ()
         """What its pods tolerate beyond what their template says, from the admission gate."""
-        self._is_told = False
-        """It is over, and nothing more is to be said to the World."""
-        self._has_vanished = False
-        """The object is gone: there is nothing to write to."""
-        self._is_silent = False
-        """It was finished when it was first seen: there is nothing to be said to people."""
-        self._is_announced = False
-        """The World knows that it is going."""
-        self._deadline_s = math.inf
-        """Until when the checkpoint that was asked for is waited for."""
-        self._has_looked = False
-        """It was looked for a run that an operator before this one had begun."""
+        self._is_told = False  # it is over, and nothing more is to be said to the World
+        self._has_vanished = False  # the object is gone: there is nothing to write to
+        self._is_silent = False  # it was finished when it was first seen: there is nothing to be said to people
+        self._is_announced = False  # the World knows that it is going
+        self._deadline_s = math.inf  # until when the checkpoint that was asked for is waited for
+        self._has_looked = False  # it was looked for a run that an operator before this one had begun
         self._refusals = 0
-        self._attempt = (-1, 0.0)
-        """The start that is on its way, and since when."""
-        self._failed_s = math.inf
-        """When that was first seen to have failed."""
-        self.due_s = math.inf
-        """When it wants to be driven even if nothing happens."""
-
-    # --------------------------------------------------------------------------------------- what is told
+        self._attempt = (-1, 0.0)  # the start that is on its way, and since when
+        self._failed_s = math.inf  # when that was first seen to have failed
+        self.due_s = math.inf  # when it wants to be driven even if nothing happens
 
     def pods(self) -> Mapping[str, objects.Pod]:
         return self._pod_set.pods
@@ -204,8 +190,6 @@ class UnifiedJobReconciler:
         else:
             self.wanted = None
             self._context.say(ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid))
-
-    # ------------------------------------------------------------------------------------------- its turn
 
     def broke(self, error: Exception, now_s: float) -> None:
         """The last turn failed by a fault of ours: its object says so until one works."""
@@ -422,8 +406,6 @@ class UnifiedJobReconciler:
         keep_waiting = self._refusals > 0 and not self.is_ending
         if self._replica_controller.stop(self.uj, self._kind, keep_waiting, now_s) and self.is_ending:
             self._reconcile(jobs.Observed(), now_s)
-
-    # ---------------------------------------------------------------------------------------------- its end
 
     def _end(self, state: JobState, detail: str, now_s: float, exit_code: int | None = None) -> None:
         """Says to the World and to people how it ended, once, and cleans up."""

@@ -31,8 +31,7 @@ from batuta.quota.reasons import OF_QUOTA, kueue_name
 if TYPE_CHECKING:
     from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
 
-PROGRESS_KEYS: Final = ("progress", "eta", "trainerStatus")
-"""The parts of a status that tell of training progress."""
+PROGRESS_KEYS: Final = ("progress", "eta", "trainerStatus")  # the parts of a status that tell of training progress
 _LONGEST_S: Final = 10**9
 _UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
@@ -42,17 +41,13 @@ OPERATOR_FAULT = "OperatorFault"
 _REWORDED = ("message", "conditions")
 _COUNTS = ("replicas", "readyReplicas", "gpus", "restarts", "failures")
 _ACTED_ON = ("state", "reason", "nodes", "run", "sizeChoice", *_COUNTS)
-REWORD_S = 15.0
-"""A status is not written sooner than this for other numbers alone, …"""
-REPAIR_S = 5.0
-"""… nor sooner than this when another client has overwritten it, …"""
+REWORD_S = 15.0  # a status is not written sooner than this for other numbers alone, …
+REPAIR_S = 5.0  # … nor sooner than this when another client has overwritten it, …
 PROGRESS_S = 5.0
 """… nor sooner than this for progress alone: less often if there are many jobs (`LogSubscriptions.show_every_s`)."""
-DEADLINE = "DeadlineExceeded"
-"""What Kubernetes says of a job that has run for too long."""
+DEADLINE = "DeadlineExceeded"  # what Kubernetes says of a job that has run for too long
 BURST: Final = 25
-REFILL_S: Final = 60.0
-"""A job has so many events at once, then one in so many seconds."""
+REFILL_S: Final = 60.0  # a job has so many events at once, then one in so many seconds
 
 
 class EventReason(Enum):
@@ -88,22 +83,15 @@ class Outlook:
     reason: Reason | None = None
     message: str = ""
     progress: Progress | None = None
-    left_s: float | None = None
-    """How long it was thought to run on when that was heard."""
-    heard_s: float = 0.0
-    """When its progress was another one last."""
+    left_s: float | None = None  # how long it was thought to run on when that was heard
+    heard_s: float = 0.0  # when its progress was another one last
     faults: tuple[str, ...] = ()
-    cause: str = ""
-    """Why it could not start or change its size when that was tried last; empty since it could."""
-    trouble: str = ""
-    """Why its children cannot be written; empty while they can."""
-    fault: str = ""
-    """Why the operator could not handle it when it tried last."""
-    waiting: PendingReason | None = None
-    """Why the admission gate keeps it out."""
+    cause: str = ""  # why it could not start or change its size when that was tried last; empty since it could
+    trouble: str = ""  # why its children cannot be written; empty while they can
+    fault: str = ""  # why the operator could not handle it when it tried last
+    waiting: PendingReason | None = None  # why the admission gate keeps it out
     end: tuple[JobState, str, float] | None = None
-    end_reason: str = ""
-    """Why it was ended, in a word, where it did not end by itself."""
+    end_reason: str = ""  # why it was ended, in a word, where it did not end by itself
 
     def changes(self, state: JobState, reason: Reason, message: str) -> bool:
         """Notes what the World thinks now; whether it thought otherwise before."""
@@ -124,10 +112,8 @@ class StatusWriter:
     """Writes the status of one job when it has changed, by one write at a time."""
 
     context: ReconcileContext
-    due_s: float = math.inf
-    """When a sentence with other numbers may be written."""
-    is_shown: bool = False
-    """Whether the object shows what it shall."""
+    due_s: float = math.inf  # when a sentence with other numbers may be written
+    is_shown: bool = False  # whether the object shows what it shall
     _written: dict[str, Any] | None = None
     _written_s: float = 0.0
     _target: int | None = None
@@ -190,8 +176,7 @@ class EventRecorder:
     """Tells the news of one job, each once and not too many."""
 
     context: ReconcileContext
-    size: int = 0
-    """Replicas when it ran last; 0 when it has waited since."""
+    size: int = 0  # replicas when it ran last; 0 when it has waited since
     _left: float = BURST
     _since_s: float = 0.0
     _last: tuple[EventReason, str] | None = None

@@ -33,10 +33,8 @@ class Changed:
     """Objects of one kind came, changed or went."""
 
     kind: Kind[Any]
-    changes: Sequence[Change[Any]]
-    """Empty once: the cluster has this kind, and all that there was has been told."""
-    version: str = ""
-    """With it: the version in which the cluster has it."""
+    changes: Sequence[Change[Any]]  # empty once: the cluster has this kind, and all that there was has been told
+    version: str = ""  # with it: the version in which the cluster has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +45,13 @@ class Written:
     error: ApiError | None
 
 
-Message: TypeAlias = Changed | Written | LogReport | None
-"""None: wake up, there is something else to do."""
+Message: TypeAlias = Changed | Written | LogReport | None  # None: wake up, there is something else to do
 
 _LONGEST_NOTE: Final = 1024
 _LONGEST_NAME: Final = 200
 GATHER_S = 0.005
 """News rarely comes alone: hundreds of pods get their nodes each second. Taken together it costs far less."""
-REST_S = 0.2
-"""News that can wait is taken no sooner than this after the last: thousands of pods begin one by one."""
+REST_S = 0.2  # news that can wait is taken no sooner than this after the last: thousands of pods begin one by one
 
 
 class Inbox:
@@ -65,10 +61,8 @@ class Inbox:
         self._gather_s = gather_s
         self._rest_s = rest_s
         self._messages: list[Message] = []
-        self._is_urgent = self._is_patient = False
-        """Whether there are messages that cannot wait, and such that can."""
-        self._rested_s = 0.0
-        """From then on, messages that can wait are taken as well."""
+        self._is_urgent = self._is_patient = False  # whether there are messages that cannot wait, and such that can
+        self._rested_s = 0.0  # from then on, messages that can wait are taken as well
         self._changed = threading.Condition(threading.Lock())
 
     def put(self, message: Message, *, urgent: bool = True) -> None:
@@ -119,8 +113,7 @@ class WriteQueue:
         self._under_way: set[str] = set()
         self._trouble: dict[str, tuple[int, float]] = {}
         """By key: how often a write has failed in a row, and when it may be tried again."""
-        self._waiting: dict[str, float] = {}
-        """By key: when it may be tried again, until it was reported."""
+        self._waiting: dict[str, float] = {}  # by key: when it may be tried again, until it was reported
         self._asked: list[tuple[str, WriteFn]] = []
         self._random = random.Random(seed)
         self.failed = 0
@@ -213,9 +206,6 @@ class WriteWorkers:
             except (TimeoutError, OSError) as error:
                 failure = Unavailable(str(error) or repr(error))
             self._inbox.put(Written(key, failure))
-
-
-# ------------------------------------------------------- writes; an object that is gone by now needs none of them
 
 
 async def create_unless_there(kind: Kind[Any], body: Mapping[str, Any], api: Api) -> None:

@@ -15,8 +15,7 @@ from batuta.backends.kube.names import REPORT_PREFIX
 from batuta.core.job import JobId
 from batuta.spec.progress import ProgressReport, parse_line
 
-LONGEST_REPORT_BYTES: Final = 2**14
-"""As long as the SDK writes one; what is longer is none."""
+LONGEST_REPORT_BYTES: Final = 2**14  # as long as the SDK writes one; what is longer is none
 LONGEST_RESULT: Final = 2**14
 _RESULT: Final = "result"
 _PREFIX: Final = REPORT_PREFIX.encode()
@@ -28,8 +27,7 @@ _LONGEST_REST: Final = 2 * LONGEST_REPORT_BYTES
 class ReportLine(NamedTuple):
     """One line that claims to be a report."""
 
-    time_s: float | None
-    """When it was written, by the clock of the node; None where that cannot be read."""
+    time_s: float | None  # when it was written, by the clock of the node; None where that cannot be read
     text: bytes
 
 
@@ -42,12 +40,9 @@ class LogLines:
     """
 
     refused: int = 0
-    _last: bytes = b""
-    """The time of the last line that was read whole."""
-    _resumed: bytes = b""
-    """Lines up to this time have been read on an earlier connection."""
-    _rest: bytes = b""
-    """What came last, without an end yet."""
+    _last: bytes = b""  # the time of the last line that was read whole
+    _resumed: bytes = b""  # lines up to this time have been read on an earlier connection
+    _rest: bytes = b""  # what came last, without an end yet
 
     @property
     def since(self) -> str:
@@ -122,8 +117,7 @@ class TrainingReport:
     """A report, or a checkpoint that was made."""
 
     report: ProgressReport
-    time_s: float | None
-    """When the line was written, by the clock of its node."""
+    time_s: float | None  # when the line was written, by the clock of its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +160,7 @@ class LogSource:
     pod: str
     uid: str
     container: str
-    is_over: bool = False
-    """The pod has ended: nothing more will be written."""
+    is_over: bool = False  # the pod has ended: nothing more will be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +170,8 @@ class LogReport:
     job: JobId
     uid: str
     said: tuple[Report, ...] = ()
-    refused: int = 0
-    """Lines that claimed to be reports and were none, or too many."""
-    is_all: bool = False
-    """Nothing more can be heard of this pod."""
+    refused: int = 0  # lines that claimed to be reports and were none, or too many
+    is_all: bool = False  # nothing more can be heard of this pod
 
     @property
     def is_urgent(self) -> bool:

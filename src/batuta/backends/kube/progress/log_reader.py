@@ -19,19 +19,14 @@ from batuta.backends.kube.progress.log_lines import LogLines, LogReport, LogSour
 from batuta.core.job import JobId
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
-FIRST_LINES: Final = 1000
-"""Lines that are read of what a log had before it was followed."""
-MOST_REPORTS: Final = 64
-"""Of more reports than this at a time, the last are heard."""
+FIRST_LINES: Final = 1000  # lines that are read of what a log had before it was followed
+MOST_REPORTS: Final = 64  # of more reports than this at a time, the last are heard
 _log = logging.getLogger(__name__)
 Tell: TypeAlias = Callable[[LogReport], None]
-MOST_LOGS: Final = 128
-"""So many logs are followed at once; more take turns."""
-MOST_ENDS: Final = 32
-"""So many logs are read to their end at once, beside those."""
+MOST_LOGS: Final = 128  # so many logs are followed at once; more take turns
+MOST_ENDS: Final = 32  # so many logs are read to their end at once, beside those
 TURN_S: Final = 5.0
-WRITES_PER_S: Final = 20.0
-"""Of all jobs together, so many may have their progress written into their status."""
+WRITES_PER_S: Final = 20.0  # of all jobs together, so many may have their progress written into their status
 Changes: TypeAlias = Mapping[JobId, LogSource | None]
 
 
@@ -42,8 +37,7 @@ class LogSlots:
         """`turn_s`: a log keeps its slot for at least this long."""
         self._free = asyncio.Semaphore(most)
         self._turn_s = turn_s
-        self._turns: dict[asyncio.Timeout, float] = {}
-        """Who is in, since when; the first came first."""
+        self._turns: dict[asyncio.Timeout, float] = {}  # who is in, since when; the first came first
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -76,19 +70,13 @@ class LogSlots:
 class ReadingPace:
     """How much may be read, how often, and how long things wait."""
 
-    pause_s: float = 0.05
-    """Between two pieces: a script that prints line by line is read many lines at a time."""
-    bytes_per_s: float = 2**20
-    """Of one log. One that is written faster is read from its end again."""
+    pause_s: float = 0.05  # between two pieces: a script that prints line by line is read many lines at a time
+    bytes_per_s: float = 2**20  # of one log. One that is written faster is read from its end again.
     burst_bytes: float = 2**23
-    most_behind_s: float = 10.0
-    """How long one may be held up for that before what is unread of it is skipped."""
-    silence_s: float = 300.0
-    """A connection without a byte for so long is made anew: its node may be gone."""
-    again_s: float = 1.0
-    """Before a log is read again that has ended, while its pod has not."""
-    retry_s: float = 5.0
-    """Before one is tried again that could not be read; it doubles."""
+    most_behind_s: float = 10.0  # how long one may be held up for that before what is unread of it is skipped
+    silence_s: float = 300.0  # a connection without a byte for so long is made anew: its node may be gone
+    again_s: float = 1.0  # before a log is read again that has ended, while its pod has not
+    retry_s: float = 5.0  # before one is tried again that could not be read; it doubles
     rest_s: float = 5.0
     """Before one that had to leave the room asks for another turn; it doubles while nothing is reported."""
     longest_s: float = 300.0
@@ -197,10 +185,8 @@ class LogSubscriptions:
         self._changed: dict[JobId, LogSource | None] = {}
         self.reports = self.refused = 0
         """How many were heard of all jobs, and how many lines were none that claimed to be."""
-        self.ranks = RankRules()
-        """When ranks hold a job up, where the job itself says nothing."""
-        self.on_held_up: Callable[[HeldUp], None] = lambda found: None
-        """Is told of jobs that are."""
+        self.ranks = RankRules()  # when ranks hold a job up, where the job itself says nothing
+        self.on_held_up: Callable[[HeldUp], None] = lambda found: None  # is told of jobs that are
 
     @property
     def logs(self) -> int:

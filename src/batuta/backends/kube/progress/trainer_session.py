@@ -29,11 +29,9 @@ from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_resources import RankSettings, rank_settings
 
-DEFAULT_GRACE_S: Final = 30.0
-"""That of Kubernetes."""
+DEFAULT_GRACE_S: Final = 30.0  # that of Kubernetes
 WRITE: Final = "checkpoint/"
-ECHO_S: Final = 10.0
-"""So long the informers may take to show what was written."""
+ECHO_S: Final = 10.0  # so long the informers may take to show what was written
 FINAL_REPORT_WAIT_S: Final = 2.0
 """A job that has succeeded is over so much later at most, if the end of its log is slow to come."""
 YOUNG_S: Final = 5.0
@@ -49,26 +47,17 @@ class TrainerSession:
         self._ranks = RankWatch(job, context.listening.ranks)
         self._wishes = RankSettings()
         self._reports = JobProgress(job, self._ranks)
-        self.progress: Progress | None = None
-        """The last that the World was told."""
-        self.result: str | None = None
-        """What the script gave to `batuta.sdk.result`, as JSON."""
-        self._has_spoken = False
-        """Whether its script is one that reports."""
-        self._start: int | None = None
-        """Which start of the job goes on; None without a run."""
+        self.progress: Progress | None = None  # the last that the World was told
+        self.result: str | None = None  # what the script gave to `batuta.sdk.result`, as JSON
+        self._has_spoken = False  # whether its script is one that reports
+        self._start: int | None = None  # which start of the job goes on; None without a run
         self._begun_s = -math.inf
-        self._spent: set[str] = set()
-        """Pods of this start of which nothing more can be heard, by uid."""
-        self._until_s = math.inf
-        """Until when its final reports are waited for."""
-        self.due_s = math.inf
-        """When to look again at what is waited for."""
-        self._request = 0
-        """The number of the checkpoint that was asked for; 0 for none."""
+        self._spent: set[str] = set()  # Pods of this start of which nothing more can be heard, by uid
+        self._until_s = math.inf  # until when its final reports are waited for
+        self.due_s = math.inf  # when to look again at what is waited for
+        self._request = 0  # the number of the checkpoint that was asked for; 0 for none
         self._is_answered = False
-        self._is_deaf = False
-        """It was asked, and did not answer in time."""
+        self._is_deaf = False  # it was asked, and did not answer in time
         self._written: dict[str, float] = {}
         """By uid: pods that were told and do not show it yet; they are not told again before this time."""
 
@@ -105,8 +94,6 @@ class TrainerSession:
         """What was thought to be written is not."""
         if write.startswith(WRITE):
             self._written.clear()
-
-    # ------------------------------------------------------------------------------------------- its reports
 
     def listen(self, kind: JobType | None, pods: Iterable[objects.Pod]) -> None:
         """Says which log is to be heard now."""
@@ -179,8 +166,6 @@ class TrainerSession:
             return None
         meta, container = pod.metadata, pod.spec.containers[0].name
         return LogSource(self._job, meta.namespace, meta.name, meta.uid, container, is_over(pod))
-
-    # ------------------------------------------------------------------------------------- its checkpoints
 
     @property
     def is_asked(self) -> bool:

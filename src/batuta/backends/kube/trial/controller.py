@@ -42,16 +42,13 @@ class TrialController:
 
     def __init__(self, trial_context: TrialContext, touch: Callable[[JobId], None]) -> None:
         """`touch`: has the reconciler look at a job again."""
-        self.is_served = False
-        """Whether the cluster knows TrialRuns."""
+        self.is_served = False  # whether the cluster knows TrialRuns
         self._context = trial_context
         self._touch = touch
         self._trials: dict[str, TrialReconciler] = {}
         self._dirty: dict[str, None] = {}
-        self._wanted: dict[JobId, UnifiedJob] = {}
-        """Jobs that wait for a trial that is not there yet, …"""
-        self._unwanted: dict[str, TrialRun] = {}
-        """… and trials for which no job waits any more."""
+        self._wanted: dict[JobId, UnifiedJob] = {}  # Jobs that wait for a trial that is not there yet, …
+        self._unwanted: dict[str, TrialRun] = {}  # … and trials for which no job waits any more
 
     def trial_of(self, uj: UnifiedJob) -> TrialReconciler | None:
         """The trial of a job: created by the operator, or by a user under the job's name."""
@@ -217,8 +214,7 @@ class TrialGate:
 
     controller: TrialController
     inner: AdmissionGate
-    choose_untried: Callable[[Job], SizeChoice | None]
-    """The size for a job of whose trial nothing is known."""
+    choose_untried: Callable[[Job], SizeChoice | None]  # the size for a job of whose trial nothing is known
     observed: ObjectCache
     world: World
 

@@ -35,8 +35,7 @@ class Planned:
     """A trial that can be made."""
 
     uj: UnifiedJob
-    job: Job
-    """The same to the scheduler, with the plan."""
+    job: Job  # the same to the scheduler, with the plan
     plan: TrialPlan
 
 

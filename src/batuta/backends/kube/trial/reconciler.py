@@ -27,18 +27,14 @@ from batuta.core.world import World
 from batuta.engine.trials import lifecycle
 from batuta.engine.trials.measurement import Lesson, Look, Seen, learn, read_run
 
-KEY: Final = "trial-run/"
-"""What the keys of its writes begin with."""
-TRY_AGAIN_S: Final = 1.0
-"""After a fault, its status is written so much later."""
-APPEARS_WITHIN_S: Final = 10.0
-"""A job that is named may come so much later than the trial that names it."""
+KEY: Final = "trial-run/"  # what the keys of its writes begin with
+TRY_AGAIN_S: Final = 1.0  # after a fault, its status is written so much later
+APPEARS_WITHIN_S: Final = 10.0  # a job that is named may come so much later than the trial that names it
 _OUTCOMES: Final = {one.value: one for one in TrialOutcome}
 _LONGEST_DETAIL: Final = 1024
 PLANNED, WAITS, RUNS, NOT_TRIED = "planned", "waits", "runs", "not tried"
 OUT_OF_MEMORY, MEASURED, TOO_LITTLE = "OutOfMemory", "Measured", "TooLittleMeasured"
-FROM_LESSONS: Final = (OUT_OF_MEMORY, MEASURED, TOO_LITTLE)
-"""Reasons of trials that came to their end."""
+FROM_LESSONS: Final = (OUT_OF_MEMORY, MEASURED, TOO_LITTLE)  # reasons of trials that came to their end
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +56,15 @@ class TrialContext:
     writes: WriteQueue
     say: Callable[[ev.Event], None]
     most_that_fit: Callable[[Job], int]
-    is_known: Callable[[Job], bool] = lambda job: True
-    """Whether earlier runs of a job's application are remembered."""
-    watched_s: float = math.inf
-    """Since when this operator watches runs; set when it first looks at all of them."""
+    is_known: Callable[[Job], bool] = lambda job: True  # whether earlier runs of a job's application are remembered
+    watched_s: float = math.inf  # since when this operator watches runs; set when it first looks at all of them
 
 
 @dataclass(slots=True)
 class RunUsage:
     """All that was seen of one run. An operator that comes later sees what comes later."""
 
-    since_s: float
-    """Reports of a time before that are about an earlier job on the GPUs, or about its loading."""
+    since_s: float  # reports of a time before that are about an earlier job on the GPUs, or about its loading
     seen: Seen = field(default_factory=Seen)
     _last_s: dict[NodeName, float] = field(default_factory=dict)
     """Of the last report of each node that was taken in: agents report when they like."""
@@ -99,12 +92,10 @@ class TrialReconciler:
 
     def __init__(self, context: TrialContext, run: TrialRun) -> None:
         self.run = run
-        self.due_s = math.inf
-        """When it wants to be driven even if nothing happens."""
+        self.due_s = math.inf  # when it wants to be driven even if nothing happens
         self.conclusion: TrialConclusion | None = None
         self.planned: Planned | None = None
-        self.last_words: dict[str, str] = {}
-        """By name of a UnifiedJob: the end of what its pods printed that failed."""
+        self.last_words: dict[str, str] = {}  # by name of a UnifiedJob: the end of what its pods printed that failed
         self._context = context
         self._measured: dict[int, TrialMeasurement] | None = None
         self._sights: dict[int, RunUsage] = {}
@@ -117,8 +108,6 @@ class TrialReconciler:
     @property
     def sizes(self) -> tuple[int, ...]:
         return () if self.planned is None else self.planned.plan.sizes
-
-    # ------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> bool:
         """Does what can be done now; whether it has to wait for a write before it can do more."""
@@ -303,9 +292,6 @@ class TrialReconciler:
     def _ask(self, what: str, do: Callable[[Api], Any], now_s: float) -> None:
         if not self._context.writes.ask(f"{KEY}{self.run.id}//{what}", do, now_s):
             self._is_waiting = True
-
-
-# --------------------------------------------------------------------------------------------- its status
 
 
 def conclude(lesson: Lesson) -> TrialConclusion:

@@ -144,8 +144,6 @@ class Supervisor:
         self._poll.register(self._output.reader, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
 
-    # ------------------------------------------------------------------------------------------ the course
-
     def supervise(self) -> None:
         """Runs the replica. Returns when nothing of it is left, and its last state is written."""
         self._listen()
@@ -265,8 +263,6 @@ class Supervisor:
                 pause_s = min(pause_s * 1.5, 0.25)
         return file
 
-    # ------------------------------------------------------------------------------------------- the events
-
     def _wait(self, until: Callable[[], bool]) -> None:
         """Handles what happens until the condition holds, or the time has come to kill."""
         while not until():
@@ -337,8 +333,6 @@ class Supervisor:
                 self._status = status
             if pid == self._removing:
                 self._removing = 0
-
-    # -------------------------------------------------------------------------------------------- the end
 
     def _stop(self, why: str) -> None:
         now = time.monotonic()

@@ -32,18 +32,13 @@ class ForecastKind(Enum):
 STEPS = {ForecastKind.KNOWN: (0.005, 0.3), ForecastKind.GUESS: (0.005, 0.1)}
 """Of both quantiles, in spreads. Larger follows faster, and makes forecasts noisier: the P50 is not far off to
 begin with, and the spread of a guess is large."""
-GUESS_SPREAD = 1.0
-"""Of log time: a P90 of nearly three times the P50 is more of a guess than of a forecast."""
+GUESS_SPREAD = 1.0  # of log time: a P90 of nearly three times the P50 is more of a guess than of a forecast
 MIDDLES, LATES = (-1.5, 2.5), (0.1, 6.0)
 """Between these each quantile may move, in spreads. A P90 that was always met comes down close to the P50."""
-MOST = 5_000
-"""The most forecasts that are kept of living jobs."""
-AGAIN = 0.25
-"""Another forecast of the same job counts when this share of the forecast time has passed."""
-LEAST_SPREAD = 0.1
-"""Of log time: the smallest spread that a forecast is credited with."""
-NEAR_S = 60.0
-"""Errors of less time than this hardly count."""
+MOST = 5_000  # the most forecasts that are kept of living jobs
+AGAIN = 0.25  # another forecast of the same job counts when this share of the forecast time has passed
+LEAST_SPREAD = 0.1  # of log time: the smallest spread that a forecast is credited with
+NEAR_S = 60.0  # errors of less time than this hardly count
 
 
 class QuantileOffsets(NamedTuple):
@@ -68,13 +63,10 @@ class IssuedForecast(NamedTuple):
 
     job: JobId
     at_s: float
-    ahead_s: float
-    """To the P50, as the projections have it."""
-    spread: float
-    """Log of P90 over P50, of the time ahead."""
+    ahead_s: float  # to the P50, as the projections have it
+    spread: float  # log of P90 over P50, of the time ahead
     middle: float
-    late: float
-    """The quantiles that were given out, in spreads beyond this P50."""
+    late: float  # the quantiles that were given out, in spreads beyond this P50
 
     @property
     def kind(self) -> ForecastKind:
@@ -92,8 +84,7 @@ class ForecastCalibrator:
 
     def __init__(self) -> None:
         self.offsets = dict.fromkeys(ForecastKind, QuantileOffsets())
-        self.count = 0
-        """Forecasts whose outcome is known."""
+        self.count = 0  # forecasts whose outcome is known
         self._open: dict[JobId, list[IssuedForecast]] = {}
 
     def calibrate(self, forecast: Forecast) -> Forecast:
@@ -147,8 +138,6 @@ class ForecastCalibrator:
         )
         p50_s = max(p50_s, one.start_p50_s, now_s)
         return replace(one, finish_p50_s=p50_s, finish_p90_s=max(p50_s, one.start_p90_s, p90_s))
-
-    # ------------------------------------------------------------------------------------------ for a restart
 
     def dump(self) -> dict[str, Any]:
         issued = [list(one) for own in self._open.values() for one in own]

@@ -35,13 +35,11 @@ class JobForecast:
     """When one job starts and finishes, in the World's time; infinite for not within the horizon."""
 
     job: JobId
-    start_p50_s: float
-    """In the past for a job that has GPUs now: when it got them."""
+    start_p50_s: float  # in the past for a job that has GPUs now: when it got them
     start_p90_s: float
     finish_p50_s: float
     finish_p90_s: float
-    why: str = ""
-    """Why there is no answer, where there is none."""
+    why: str = ""  # why there is no answer, where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,7 @@ class Forecast:
     jobs: tuple[JobForecast, ...]
     runs: int
     effort: Effort
-    notes: tuple[str, ...] = ()
-    """The assumptions, for users to read."""
+    notes: tuple[str, ...] = ()  # the assumptions, for users to read
 
     def of(self, job: JobId) -> JobForecast | None:
         return next((one for one in self.jobs if one.job == job), None)
@@ -65,16 +62,12 @@ class ForecastInput:
 
     world: World
     now_s: float
-    known: Mapping[JobId, Quantiles]
-    """Of every living job."""
+    known: Mapping[JobId, Quantiles]  # of every living job
     draws: Sampler
     effort: Effort = field(default_factory=Effort)
-    external: Callable[[int], ExternalEvents] = lambda run: NO_EVENTS
-    """External events by number of the run."""
-    awaited: Set[JobId] | None = None
-    """Project until these jobs have ended; None: all living jobs."""
-    cpu_until_s: float = math.inf
-    """The CPU clock of this thread at which the forecast stops with the runs that it has."""
+    external: Callable[[int], ExternalEvents] = lambda run: NO_EVENTS  # external events by number of the run
+    awaited: Set[JobId] | None = None  # project until these jobs have ended; None: all living jobs
+    cpu_until_s: float = math.inf  # the CPU clock of this thread at which the forecast stops with the runs that it has
     decides_at_once: bool = True
 
 

@@ -45,8 +45,7 @@ class ExternalEvents:
     """External events during a projection, in the order of time."""
 
     arrivals: Sequence[SimJob] = ()
-    script: Sequence[ev.Event] = ()
-    """Changes by users and administrators: quota, requests, new nodes."""
+    script: Sequence[ev.Event] = ()  # changes by users and administrators: quota, requests, new nodes
     failures: Sequence[FailureRecord] = ()
 
 
@@ -139,25 +138,20 @@ def _or_zero(time_s: float) -> float:
     return 0.0 if math.isnan(time_s) else float(time_s)
 
 
-_CLOCK_EVERY = 16
-"""Engine steps between two readings of the CPU clock."""
+_CLOCK_EVERY = 16  # engine steps between two readings of the CPU clock
 _COARSER = 1.2
-_NEAR_S = 600.0
-"""The precision is never finer than at this distance."""
+_NEAR_S = 600.0  # the precision is never finer than at this distance
 
 
 @dataclass(slots=True)
 class Projection:
     """What happens to the jobs. A job that does not start or end within the projection is missing."""
 
-    now_s: float
-    """When it began."""
+    now_s: float  # when it began
     until_s: float = 0.0
-    start_s: dict[JobId, float] = field(default_factory=dict)
-    """When jobs without GPUs get them for the first time."""
+    start_s: dict[JobId, float] = field(default_factory=dict)  # when jobs without GPUs get them for the first time
     end_s: dict[JobId, float] = field(default_factory=dict)
-    wait_s: dict[JobId, float] = field(default_factory=dict)
-    """How long each job is without GPUs, from the beginning on."""
+    wait_s: dict[JobId, float] = field(default_factory=dict)  # how long each job is without GPUs, from the beginning on
     gpu_s: dict[JobId, float] = field(default_factory=dict)
     """GPU-seconds held by jobs that ended, from the beginning on."""
     fairness: dict[JobId, float] = field(default_factory=dict)
@@ -168,8 +162,7 @@ class Projection:
     cycles: int = 0
     used_gpu_s: float = 0.0
     offered_gpu_s: float = 0.0
-    truncated: bool = False
-    """Whether it stopped before all awaited jobs ended: at its horizon, or out of CPU time."""
+    truncated: bool = False  # whether it stopped before all awaited jobs ended: at its horizon, or out of CPU time
 
     @property
     def restarts(self) -> int:
@@ -186,10 +179,8 @@ class ProjectionWatcher(Observer):
     def __init__(self, world: World, projection: Projection, recorder: Recorder | None, awaited: set[JobId]) -> None:
         self._projection = projection
         self._recorder = recorder
-        self.awaited = awaited
-        """The jobs that have not ended yet."""
-        self.born_s = dict.fromkeys(world.jobs.ids, projection.now_s)
-        """Since when each job is observed."""
+        self.awaited = awaited  # the jobs that have not ended yet
+        self.born_s = dict.fromkeys(world.jobs.ids, projection.now_s)  # since when each job is observed
         self._waits_since: dict[JobId, float] = {
             job: projection.now_s
             for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)

@@ -45,8 +45,7 @@ class Hypothesis:
 
     nodes: tuple[Node, ...] = ()
     quota: Quota | None = None
-    jobs: tuple[Job, ...] = ()
-    """Submitted now."""
+    jobs: tuple[Job, ...] = ()  # submitted now
     drained: tuple[NodeName, ...] = ()
 
     def events(self, world: World, now_s: float) -> list[ev.Event]:
@@ -69,10 +68,8 @@ class JobOutcome:
     """One job unchanged and changed; means over all runs, NaN for what does not happen in each."""
 
     job: JobId
-    jct_s: tuple[float, float]
-    """From its submission."""
-    wait_s: tuple[float, float]
-    """Without GPUs, from now on."""
+    jct_s: tuple[float, float]  # from its submission
+    wait_s: tuple[float, float]  # without GPUs, from now on
     fairness: tuple[float, float]
 
 
@@ -85,12 +82,10 @@ class Outcome:
     fairness: float
     worst_fairness: float
     utilisation: float
-    makespan_s: float
-    """From now on."""
+    makespan_s: float  # from now on
     restarts: float
     preemptions: float
-    unfinished: int
-    """Jobs that do not end in every run."""
+    unfinished: int  # Jobs that do not end in every run
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +96,7 @@ class Comparison:
     runs: int
     before: Outcome
     after: Outcome
-    jobs: tuple[JobOutcome, ...]
-    """The living jobs, then those of the hypothesis."""
+    jobs: tuple[JobOutcome, ...]  # the living jobs, then those of the hypothesis
     notes: tuple[str, ...] = ()
 
 
@@ -128,8 +122,7 @@ class WhatIfQuery:
 
     now_s: float
     policy: str
-    changed_policy: str = ""
-    """The policy of the hypothesis; empty: the same."""
+    changed_policy: str = ""  # the policy of the hypothesis; empty: the same
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
     expects_arrivals: bool = False
     budget_s: float = sampling.BUDGET_S

@@ -51,12 +51,9 @@ _MIN_WORK_S = 1.0
 class ActualJob:
     """A job as it really was."""
 
-    work_s: float
-    """Since the beginning of the span or its submission, on one GPU of the reference type."""
-    measured: MeasuredJob
-    """Its speeds, and how long a start of it took."""
-    ended: bool
-    """Whether it ended by itself within the span: then its work is known, otherwise estimated."""
+    work_s: float  # since the beginning of the span or its submission, on one GPU of the reference type
+    measured: MeasuredJob  # its speeds, and how long a start of it took
+    ended: bool  # whether it ended by itself within the span: then its work is known, otherwise estimated
     reports: bool
     saves: bool
 
@@ -65,14 +62,12 @@ class ActualJob:
 class JournalSpan:
     """What happened from one moment to another."""
 
-    begin: World
-    """The World at `from_s`; it is not changed."""
+    begin: World  # the World at `from_s`; it is not changed
     from_s: float
     to_s: float
     arrivals: tuple[Job, ...]
     external: ExternalEvents
-    truth: Mapping[JobId, ActualJob]
-    """Of all that lived within it."""
+    truth: Mapping[JobId, ActualJob]  # of all that lived within it
     actual: Projection
     notes: tuple[str, ...] = ()
 
@@ -243,17 +238,14 @@ def _notes(truth: Mapping[JobId, ActualJob], crashes: int, changes: int) -> tupl
 class ReplaySummary:
     """Means and sums over the jobs that ended within the span in reality and in every replay."""
 
-    policy: str
-    """Empty for what really happened."""
+    policy: str  # empty for what really happened
     jct_s: float
-    wait_s: float
-    """Without GPUs, since the beginning of the span."""
+    wait_s: float  # without GPUs, since the beginning of the span
     gpu_hours: float
     restarts: int
     preemptions: int
     jobs: int
-    missing: int
-    """Jobs that ended in reality, and not here."""
+    missing: int  # Jobs that ended in reality, and not here
 
 
 def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:

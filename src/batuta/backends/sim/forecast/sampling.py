@@ -68,24 +68,19 @@ def quantile(values: Sequence[float] | FloatArray, share: float) -> float:
 
 
 WINDOW_S = 4 * 3600.0
-TOGETHER_S = 10.0
-"""Jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs."""
-_MIN_GROUPS = 3
-"""Fewer arrivals give no rate."""
+TOGETHER_S = 10.0  # Jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs
+_MIN_GROUPS = 3  # fewer arrivals give no rate
 _MIN_OBSERVED_S = 3600.0
 """A shorter observation gives no rate: a user who tries a new server submits a few jobs, and then no more."""
-MOST_ARRIVALS = 5_000
-"""The most arrivals of one run."""
+MOST_ARRIVALS = 5_000  # the most arrivals of one run
 
 
 @dataclass(frozen=True, slots=True)
 class RecentArrivals:
     """The groups of jobs that arrived lately, and their rate."""
 
-    groups: tuple[tuple[Job, ...], ...]
-    """Jobs that arrived together, with what is known of their work."""
-    per_s: float
-    """Groups in a second."""
+    groups: tuple[tuple[Job, ...], ...]  # Jobs that arrived together, with what is known of their work
+    per_s: float  # groups in a second
 
     @property
     def jobs_per_s(self) -> float:
@@ -143,12 +138,9 @@ def draw_arrivals(recent: RecentArrivals, draws: Sampler, run: int, now_s: float
 
 
 MOST_RUNS, FEWEST_RUNS = 32, 4
-BUDGET_S = 6.0
-"""Planned CPU seconds of a forecast on a usual core."""
-MAX_CPU_S = 30.0
-"""CPU seconds after which a forecast stops with the runs that it has."""
-_JOB_S, _PAIR_S = 1.1e-3, 2.5e-6
-"""CPU time of a job in one run, and of each other job that runs with it."""
+BUDGET_S = 6.0  # planned CPU seconds of a forecast on a usual core
+MAX_CPU_S = 30.0  # CPU seconds after which a forecast stops with the runs that it has
+_JOB_S, _PAIR_S = 1.1e-3, 2.5e-6  # CPU time of a job in one run, and of each other job that runs with it
 _COARSE_JOB_S = 0.35e-3
 _FINE, _COARSEST = 0.01, 0.05
 _HORIZONS = 4.0
@@ -161,8 +153,7 @@ class Effort:
     runs: int = MOST_RUNS
     precision: float = 0.0
     """At most one scheduling cycle per this fraction of the time ahead; 0: decide after every event."""
-    horizon_s: float = math.inf
-    """How far ahead; a job that ends later has no forecast."""
+    horizon_s: float = math.inf  # how far ahead; a job that ends later has no forecast
 
 
 def plan_effort(world: World, jobs: int, budget_s: float = BUDGET_S, *, worlds: int = 1) -> Effort:

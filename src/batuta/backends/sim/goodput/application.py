@@ -16,11 +16,9 @@ from batuta.backends.sim.goodput.profiles import AppProfile, load_profiles
 from batuta.backends.sim.goodput.throughput import Placement, Throughput, pack
 from batuta.core.arrays import FloatArray
 
-SLACK = 1e-8
-"""Taken off before every ceiling, so that 4.000000001 is not 5."""
+SLACK = 1e-8  # taken off before every ceiling, so that 4.000000001 is not 5
 
-CANDIDATES = 50
-"""Batch sizes that tuning looks at, in geometric steps."""
+CANDIDATES = 50  # batch sizes that tuning looks at, in geometric steps
 
 
 class BatchSplit(NamedTuple):
@@ -154,8 +152,7 @@ class PerEpoch(Protocol[T_co]):
 class EpochPlan(NamedTuple):
     """What a job does with a placement, epoch by epoch."""
 
-    goodputs: PerEpoch[float]
-    """Progress per second."""
+    goodputs: PerEpoch[float]  # progress per second
     splits: PerEpoch[BatchSplit]
 
 

@@ -54,10 +54,8 @@ class JobLengths:
 class Tuning:
     """How jobs tune their batch size."""
 
-    every_size: bool = False
-    """Whether they may have any number of GPUs; otherwise only sizes that fill nodes."""
-    explores: Exploration = field(default_factory=Exploration)
-    """How far beyond measured sizes they may go."""
+    every_size: bool = False  # whether they may have any number of GPUs; otherwise only sizes that fill nodes
+    explores: Exploration = field(default_factory=Exploration)  # how far beyond measured sizes they may go
 
 
 @dataclass(slots=True)
@@ -68,10 +66,8 @@ class GoodputBackend:
     nodes: Sequence[Node]
     models: dict[JobId, estimators.ObservedJob]
     round_s: float
-    estimator: estimators.Estimator | None
-    """The source of the scheduler's estimates; None: it gets none."""
-    tunes: bool = False
-    """Whether jobs tune their batch size."""
+    estimator: estimators.Estimator | None  # the source of the scheduler's estimates; None: it gets none
+    tunes: bool = False  # whether jobs tune their batch size
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     _index: dict[NodeName, int] = field(default_factory=dict)

@@ -23,10 +23,8 @@ from batuta.core.job import JobId
 from batuta.core.phases import Outlook, Phases
 from batuta.prediction.step_time import refit
 
-UNMEASURED_EXPONENT = 0.7
-"""Speed by GPU count where nothing was measured: n to this power."""
-MIN_LEFT_S = 1.0
-"""The least time left of an estimate."""
+UNMEASURED_EXPONENT = 0.7  # speed by GPU count where nothing was measured: n to this power
+MIN_LEFT_S = 1.0  # the least time left of an estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +193,7 @@ class LearnedBatch:
         self._chosen.clear()
 
 
-LADDER_S, LADDER_FACTOR = 20_000.0, 4.0
-"""Estimated times left of a job of which only its own past is known."""
+LADDER_S, LADDER_FACTOR = 20_000.0, 4.0  # estimated times left of a job of which only its own past is known
 
 
 class TunedBatchOracle(Estimator):

@@ -68,8 +68,7 @@ class GoodputJob:
     application: Application
     mode: BatchMode
     restart_s: float = RESTART_S
-    epochs: int = 0
-    """How many it runs for; 0: all that its application has."""
+    epochs: int = 0  # how many it runs for; 0: all that its application has
     placement: Placement = ()
     nodes: tuple[int, ...] = ()
     epoch: int = 0

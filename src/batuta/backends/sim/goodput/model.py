@@ -31,12 +31,10 @@ class GradientNoise:
 
     def __init__(self, largest_scale: float) -> None:
         octaves = max(round(math.log2(max(largest_scale, 1.0))), 0) + 1
-        self._seen: FloatArray = np.empty((0, octaves))
-        """NaN where nothing was measured."""
+        self._seen: FloatArray = np.empty((0, octaves))  # NaN where nothing was measured
         self._noise: FloatArray = np.empty((0, octaves))
         """The same, with the nearest measured value where nothing was measured."""
-        self.version = 0
-        """Grows with every change."""
+        self.version = 0  # grows with every change
 
     def __len__(self) -> int:
         """Epochs that were reached."""
@@ -84,13 +82,10 @@ class SplitTable:
 
     placements: tuple[Placement, ...]
     splits: tuple[tuple[BatchSplit, ...], ...]
-    passes: FloatArray
-    """Passes that do not synchronise."""
-    scale: FloatArray
-    """Total batch size over the smallest one."""
+    passes: FloatArray  # passes that do not synchronise
+    scale: FloatArray  # total batch size over the smallest one
     shapes: Shapes
-    places: dict[Point, list[int]]
-    """Where each shape stands in the table, counted row by row."""
+    places: dict[Point, list[int]]  # where each shape stands in the table, counted row by row
     rows: dict[Placement, int]
 
     def iteration_s(self, pass_s: FloatArray, step_s: FloatArray) -> FloatArray:
@@ -128,8 +123,7 @@ def _candidates(application: Application, placement: Placement) -> tuple[BatchSp
     return tuple(split for split in splits if application.throughput.at(placement, split.local) is not None)
 
 
-FIRST_GUESS_S = 3600.0
-"""Estimated run time on one GPU of a job whose total is not known yet."""
+FIRST_GUESS_S = 3600.0  # estimated run time on one GPU of a job whose total is not known yet
 
 
 @dataclass(slots=True)
@@ -156,20 +150,16 @@ class Totals:
         return float(np.mean(longer)) if longer else max(2 * self._furthest, FIRST_GUESS_S * per_s)
 
 
-BEYOND = 1e9
-"""Progress after the last epoch that was reached: more than any job makes."""
+BEYOND = 1e9  # progress after the last epoch that was reached: more than any job makes
 
 
 class Exploration(NamedTuple):
     """How far beyond measured sizes a job may go, and the expected costs there."""
 
-    first: int = 4
-    """The most GPUs of a job that was never measured."""
-    growth: int = 4
-    """After that, the factor over the most GPUs that were tried."""
+    first: int = 4  # the most GPUs of a job that was never measured
+    growth: int = 4  # after that, the factor over the most GPUs that were tried
     sync: float = DEFAULT_SYNC_PRIOR.sync
-    across: float = DEFAULT_SYNC_PRIOR.across
-    """See `SyncPrior`."""
+    across: float = DEFAULT_SYNC_PRIOR.across  # see `SyncPrior`
 
 
 class GoodputModel:

@@ -25,8 +25,7 @@ from batuta.spec.problem import InputError, Problem, read_text
 CellReader: TypeAlias = Callable[[CellParser, int, str, str], Any]
 """Makes a value of a cell, from its line, its column and its text."""
 
-Row: TypeAlias = tuple[int, dict[str, Any]]
-"""Line number and values by column."""
+Row: TypeAlias = tuple[int, dict[str, Any]]  # line number and values by column
 
 
 def read_rows(path: Path, columns: Mapping[str, CellReader], problems: list[Problem]) -> list[Row]:
@@ -62,8 +61,7 @@ _PLACEMENT_KEY: dict[str, CellReader] = {"placement": _digits, "local_bsz": _cou
 _SCALABILITY_KEY = dict.fromkeys(("num_nodes", "num_replicas", "local_bsz"), _count)
 
 
-LAYOUT = 1
-"""Part of the digest. Raise when what is derived from a profile, and kept, changes its meaning."""
+LAYOUT = 1  # part of the digest. Raise when what is derived from a profile, and kept, changes its meaning.
 
 
 class ProfileError(InputError):
@@ -77,8 +75,7 @@ class Rule:
     epochs: int | None = None
     max_local: int | None = None
     max_gpus: int | None = None
-    pinned_batch: int | None = None
-    """Total batch size that Pollux does not tune."""
+    pinned_batch: int | None = None  # total batch size that Pollux does not tune
 
 
 RULES = {
@@ -134,8 +131,7 @@ class AppProfile:
     validation: Validation
     rule: Rule
     epochs: int
-    init_batch: int
-    """The smallest validated batch size: a step at this size is one unit of progress."""
+    init_batch: int  # the smallest validated batch size: a step at this size is one unit of progress
     max_batch: int
     min_local: int
     max_local: int

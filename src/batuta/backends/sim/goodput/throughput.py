@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from batuta.backends.sim.goodput.profiles import AppProfile
 from batuta.core.arrays import FloatArray, IntArray
 
-Placement = tuple[int, ...]
-"""GPUs on each node, in the order of the replicas; no zeros."""
+Placement = tuple[int, ...]  # GPUs on each node, in the order of the replicas; no zeros
 
 
 class StepTime(NamedTuple):

@@ -1,37 +1,6 @@
-"""Batuta's own workload file: JSON lines, a header and then one job per line; nothing is lost on the way.
+"""Batuta's own workload file: JSON lines, a header and then one job per line. Nothing is lost on the way.
 
-    {"batuta_workload": 1, "name": "demo", "notes": []}
-    {"id": "a", "submit_s": 0, "size": 4, "min": 1, "max": 8, "work_s": 14400, "curve": [1, 1.9, 2.7, 3.4]}
-
-| field | meaning | when absent |
-|---|---|---|
-| `id` | unique name | must be there |
-| `submit_s` | seconds from the start of the simulation; not shifted by the reader | must be there |
-| `size`, `min`, `max` | GPUs that it asked for, and the range that it can run with | min = max = size |
-| `sizes` | the only legal GPU counts, ascending from min to max | every count |
-| `work_s` | true run time on one GPU of the reference type | must be there |
-| `curve` | true speeds on 1, 2, … GPUs relative to one, or `"linear:N"`; see below | linear to max |
-| `believed_work_s`, `believed_curve` | what the scheduler is told instead | the truth |
-| `gpus_per_replica` | GPUs of one replica; every size is a multiple of it. 0: a CPU-only job, see below | 1 |
-| `name`, `user`, `queue`, `application` | who and what | "", "", "default", "" |
-| `priority` | higher goes first | 0 |
-| `kind` | script, torch-elastic, horovod-elastic, mpi | script |
-| `gpu_types` | accepted GPU types with their relative speed: `{"V100": 1.0, "K80": 0.2}` | all at 1 |
-| `share` | a part of one GPU: `{"memory_mib": 8192, "compute_percent": 50}` | whole GPUs |
-| `topology` | `{"within": "any" / "node" / "rack", "required": false, "single_numa": false}` | anywhere |
-| `cpus_milli_per_gpu`, `memory_mib_per_gpu` | what lies beside each GPU | 0: not counted |
-| `node_labels`, `tolerations` | `{"pool": "train"}`, `["spot"]` | none |
-| `restart_s` | seconds without progress after a start, resize or migration | 30 |
-| `checkpoint_interval_s` | seconds between checkpoints; null: when asked | null |
-| `restartable` | false: an elastic job that never saves; it keeps its size | true |
-| `time_limit_s` | seconds that it may run, over all its starts; then it fails | null: no limit |
-| `goodput` | `{"application", "num_replicas", "batch_size"}` for the goodput replay | none |
-
-A CPU-only job (`"gpus_per_replica": 0`) holds no GPU: its `size` counts replicas, each of which takes
-`cpus_milli_per_gpu` and `memory_mib_per_gpu` of a node, and its `work_s` is its run time.
-
-Beyond the end of a curve its last speed holds. A curve that knows what it costs to span nodes and racks is
-written `{"speeds": …, "across_nodes": 0.9, "across_racks": 0.8}`.
+The fields and their defaults are in docs/reference/simulator.md.
 """
 
 from __future__ import annotations
@@ -56,8 +25,7 @@ from batuta.core.curve import SpeedCurve, linear_curve
 from batuta.core.job import Job, JobKind, Share, Spread, Topology
 from batuta.spec.problem import InputError, did_you_mean
 
-FieldParser: TypeAlias = Callable[[object], Any]
-"""Raises ValueError with the words that complete "FIELD must be"."""
+FieldParser: TypeAlias = Callable[[object], Any]  # raises ValueError with the words that complete "FIELD must be"
 
 
 def _checked(kinds: type | tuple[type, ...], what: str) -> FieldParser:

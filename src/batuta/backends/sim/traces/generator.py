@@ -39,8 +39,7 @@ class WeeklyRate:
     """Relative arrival rate by hour of the week, Monday 0:00 first; on average 1."""
 
     by_hour: tuple[float, ...]
-    before: tuple[float, ...]
-    """Expected arrivals before each hour at an average of one per hour; 169 values."""
+    before: tuple[float, ...]  # expected arrivals before each hour at an average of one per hour; 169 values
 
     @staticmethod
     def of(by_weekday: Sequence[float], by_hour: Sequence[float]) -> WeeklyRate:
@@ -77,8 +76,7 @@ JOBS_BY_HOUR = (
 )
 """By the hour of the timestamp, 0–23, in the trace's own clock."""
 
-JOBS_BY_WEEKDAY = (10_136, 12_528, 13_370, 15_114, 16_954, 7_157, 6_988)
-"""Monday first."""
+JOBS_BY_WEEKDAY = (10_136, 12_528, 13_370, 15_114, 16_954, 7_157, 6_988)  # Monday first
 
 
 class LogNormal(NamedTuple):
@@ -103,8 +101,7 @@ def duration_mixture(gpus: int) -> tuple[LogNormal, ...]:
 
 
 WEEKLY = WeeklyRate.of(JOBS_BY_WEEKDAY, JOBS_BY_HOUR)
-_DRAWS = 10
-"""Uniform numbers per job."""
+_DRAWS = 10  # uniform numbers per job
 _NORMAL = NormalDist()
 _MOST_JOBS = 10_000_000
 _ZIPF_EXPONENT = 1.2
@@ -117,22 +114,17 @@ class GeneratorOptions:
     jobs: int = 1000
     seed: int = 0
     name: str = "generated"
-    gpus: int = 64
-    """GPUs of the cluster that `load` is meant for; no job asks for more."""
-    load: float = 0.9
-    """GPU time asked for over GPU time there is, while jobs arrive."""
+    gpus: int = 64  # GPUs of the cluster that `load` is meant for; no job asks for more
+    load: float = 0.9  # GPU time asked for over GPU time there is, while jobs arrive
     jobs_per_hour: float | None = None
-    weekly: bool = True
-    """Follow the hours of the week; False: the same rate at all times."""
-    start_hour: float = 0.0
-    """Hours since Monday 0:00 at which the workload begins."""
+    weekly: bool = True  # follow the hours of the week; False: the same rate at all times
+    start_hour: float = 0.0  # hours since Monday 0:00 at which the workload begins
     sizes: tuple[tuple[int, float], ...] = JOBS_BY_GPUS
     duration_scale: float = 1.0
     shortest_s: float = 10.0
     longest_s: float = 7 * 24 * HOUR_S
     users: int = 50
-    elastic_fraction: float = 1.0
-    """Share of jobs that can run with other than the size they ask for."""
+    elastic_fraction: float = 1.0  # share of jobs that can run with other than the size they ask for
 
     def problems(self) -> list[Problem]:
         """What is wrong with the options, all of it."""

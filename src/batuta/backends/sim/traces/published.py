@@ -118,8 +118,7 @@ MURI = _csv_format(
 
 
 THROUGHPUTS = "simulation_throughputs.json"
-GPU_TYPES = ("v100", "p100", "k80")
-"""The first that a job can run on is its reference."""
+GPU_TYPES = ("v100", "p100", "k80")  # the first that a job can run on is its reference
 _COLUMNS = 10
 _MOST_STEPS = 10**15
 

@@ -98,10 +98,8 @@ class TraceOptions:
     """Options that the file does not tell."""
 
     elasticity: Elasticity = RIGID
-    profiles: Path | None = None
-    """Folder of measured throughputs; None looks beside the trace."""
-    seed: int = 0
-    """Draws the model that each job trains, where curves are measured ones."""
+    profiles: Path | None = None  # folder of measured throughputs; None looks beside the trace
+    seed: int = 0  # draws the model that each job trains, where curves are measured ones
 
 
 RIGID_OPTIONS = TraceOptions()
@@ -112,13 +110,10 @@ class TraceFormat:
     """One format: its name, how to recognise it, how to read it."""
 
     name: str
-    looks: str
-    """What such a file looks like, for users."""
-    recognises: Callable[[str], bool]
-    """Whether a file with this first line is of this format."""
+    looks: str  # what such a file looks like, for users
+    recognises: Callable[[str], bool]  # whether a file with this first line is of this format
     read: Callable[[TraceFile, TraceOptions], Workload]
-    rigid: bool = True
-    """Whether its jobs are recorded at one size only, so that `TraceOptions.elasticity` applies."""
+    rigid: bool = True  # whether its jobs are recorded at one size only, so that `TraceOptions.elasticity` applies
 
 
 _LATEST = 1e12

@@ -103,8 +103,7 @@ class Shape(NamedTuple):
     application: str = ""
 
 
-Shaper = Callable[[int, int], Shape]
-"""From a job's index (in submit order) and its recorded size."""
+Shaper = Callable[[int, int], Shape]  # from a job's index (in submit order) and its recorded size
 
 
 def shaper_for(file: TraceFile, options: TraceOptions, jobs: int) -> Shaper:
@@ -164,8 +163,7 @@ class TraceRequest(NamedTuple):
     """One job of a rigid trace, as recorded: it ran `duration_s` seconds on `gpus` GPUs."""
 
     line: int
-    id: str
-    """Empty where the trace has none: one is made from the format's name and the place in submit order."""
+    id: str  # empty where the trace has none: one is made from the format's name and the place in submit order
     submit_s: float
     duration_s: float
     gpus: int

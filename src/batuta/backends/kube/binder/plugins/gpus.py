@@ -73,8 +73,7 @@ class GpuShare(Plugin):
 
     name: ClassVar[str] = "gpu_share"
     order: Literal["bin_pack", "spread"] = "bin_pack"
-    busiest: float = 0.7
-    """Sharers of one GPU whose utilisation adds up to more than this disturb each other."""
+    busiest: float = 0.7  # sharers of one GPU whose utilisation adds up to more than this disturb each other
 
     def concerns(self, need: Need) -> bool:
         return need.cls.share is not None
@@ -155,10 +154,8 @@ class Utilisation(Plugin):
     """Three scores in one, each with its weight: what the GPUs are, what they do, and what they will do."""
 
     name: ClassVar[str] = "utilisation"
-    basic: float = 0.2
-    """Model, memory and number of GPUs."""
-    measured: float = 0.5
-    """How busy the GPUs are that the pod could get, by the reports of the node's agent."""
+    basic: float = 0.2  # model, memory and number of GPUs
+    measured: float = 0.5  # how busy the GPUs are that the pod could get, by the reports of the node's agent
     allocated: float = 0.3
     """How busy all of the node's GPUs will be, with what history expects of this job and of the others."""
     models: Mapping[str, float] = field(default_factory=dict, hash=False)

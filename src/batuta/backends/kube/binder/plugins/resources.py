@@ -33,8 +33,7 @@ class Resources(Plugin):
 
     name: ClassVar[str] = "resources"
     order: Literal["bin_pack", "spread"] = "bin_pack"
-    gpu_nodes_last: bool = True
-    """Whether pods without GPUs leave nodes with GPUs alone as long as there are others."""
+    gpu_nodes_last: bool = True  # whether pods without GPUs leave nodes with GPUs alone as long as there are others
 
     def concerns(self, need: Need) -> bool:
         return True
