@@ -63,7 +63,7 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
     if output is Output.JSON:
         print_json(tried)
     elif log is not None:
-        print_table(_TRIED, tried, "no line of this log tells of an error of a GPU")
+        print_table(_TRIED, tried, "no line of this log reports a GPU error")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ LokiOption = Annotated[
     str | None, option("A Loki that has the output of pods that are gone; default $BATUTA_LOKI.", "URL")
 ]
 TenantOption = Annotated[
-    str | None, option("Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.", "NAME")
+    str | None, option("The tenant whose logs are read, where Loki has several; default $BATUTA_LOKI_TENANT.", "NAME")
 ]
 _MAX_PARTIAL_LINE = 8 << 10  # a line without end is printed when it has so many bytes
 _LAUNCHER_KINDS = ("mpi", "horovod-elastic", "MPIJob", "ElasticHorovod")

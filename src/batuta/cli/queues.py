@@ -218,11 +218,11 @@ def print_queue_detail(queue: QueueDetail) -> None:
         out.print_table(_CELLS, queue.cells)
     if queue.holding:
         typer.echo()
-        _title("who has its quota", len(queue.holding), queue.running)
+        _title("workloads with quota", len(queue.holding), queue.running)
         out.print_table(_HOLDING, queue.holding)
     typer.echo()
     if queue.waiting:
-        _title("who waits, the next one first", len(queue.waiting), queue.pending)
+        _title("waiting workloads, the next one first", len(queue.waiting), queue.pending)
         out.print_table(_WAITING, queue.waiting)
     else:
         typer.echo("no job waits in it")

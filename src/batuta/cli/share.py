@@ -24,7 +24,7 @@ _ROOT = Path("/var/lib/batuta/share")
 
 @app.callback()
 def share() -> None:
-    """Try out limits on GPU memory and compute, and see how much each process has.
+    """Try out limits on GPU memory and compute; see how much each process has.
 
     Several containers on one GPU are held to their parts by a library that is loaded into their programs.
 

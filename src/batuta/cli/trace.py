@@ -96,7 +96,7 @@ def generate(
     load: Annotated[float, option("GPU time asked for over GPU time there is.")] = 0.9,
     rate: Annotated[float | None, option("Jobs per hour, instead of a load.")] = None,
     elastic_fraction: Annotated[float, option("Share of jobs that can change size.")] = 1.0,
-    users: Annotated[int, option("How many people submit (few submit most).")] = 50,
+    users: Annotated[int, option("How many users submit jobs (few submit most).")] = 50,
     sizes: Annotated[str | None, option("How often each size; default: as in Philly.", "GPUS:WEIGHT,…")] = None,
     duration_scale: Annotated[float, option("1: as long as in Philly; 0.1: a tenth.")] = 1.0,
     longest: Annotated[str, option("No job runs longer, such as 6h or 7d.")] = "7d",

@@ -70,7 +70,7 @@ VERBS = (
     Verb("nodes", CLUSTER, "List nodes; take them out of service and back.", "nodes", "app"),
     Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
     Verb("health", CLUSTER, "Show the rules about errors of GPUs, and try them on a log.", "health", "app"),
-    Verb("share", CLUSTER, "Try out limits on GPU memory and compute, and see who has how much.", "share", "app"),
+    Verb("share", CLUSTER, "Try out limits on GPU memory and compute; see how much each process has.", "share", "app"),
     Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
     Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
     Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "replay"),

@@ -15,7 +15,7 @@ from batuta.core.reason import Evidence, Reason
 if TYPE_CHECKING:
     from batuta.core.world import World
 
-NOBODY: frozenset[int] = frozenset()
+NO_ROWS: frozenset[int] = frozenset()
 
 
 class Budget(NamedTuple):
@@ -53,7 +53,7 @@ class Admitted:
 class Admission(Protocol):
     """Says who may run. It must not look at what is free: that is the placer's business."""
 
-    def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:
+    def admit(self, world: World, now_s: float, without: Set[int] = NO_ROWS) -> Admitted:
         """`without` are rows for which there is no place now: they get no quota."""
         ...
 
@@ -61,5 +61,5 @@ class Admission(Protocol):
 class AdmitAll:
     """Admits every job up to its `max`."""
 
-    def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:
+    def admit(self, world: World, now_s: float, without: Set[int] = NO_ROWS) -> Admitted:
         return Admitted()

@@ -55,14 +55,14 @@ BUILT_IN: dict[str, tuple[Callable[[], Policy], str]] = {
     ),
     "rent-pure": (
         partial(Rent, name="rent-pure", min_first=False),
-        "The same without the first part: prices alone decide who grows and who waits, for the shortest mean "
+        "The same without the first part: prices alone decide which jobs grow and which wait, for the shortest mean "
         "completion time.",
     ),
     "optimus": (Optimus, "First come, first served; GPUs then go one by one to the job whose end they bring nearest."),
     "themis": (Themis, "Jobs that are slowed down most against a fair share of the cluster go first."),
     "gavel": (
         Gavel,
-        "Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job.",
+        "Every job gets a fair part of every GPU type's time, weighted by what the type is worth to the job.",
     ),
     "pollux": (Pollux, "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts."),
     "sia": (Sia, "The GPU type and size of which each job makes good use, for all together; few restarts."),

@@ -223,7 +223,7 @@ class Rent:
     min_first: bool = True
     """No job grows while another waits that would fit at its `min`: prices decide about growth, and about who
     waits where the `min`s do not all fit. False lets prices decide about both at once."""
-    by_rank: bool = True  # false makes everybody's work worth the same: to see what prices are good for
+    by_rank: bool = True  # false makes the work of all jobs worth the same: to see what prices are good for
 
     @property
     def traits(self) -> PolicyTraits:

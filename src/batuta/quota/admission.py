@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from batuta.core.admission import NOBODY, Admitted, Budget
+from batuta.core.admission import NO_ROWS, Admitted, Budget
 from batuta.core.allocate import assign_types
 from batuta.core.arrays import IntArray
 from batuta.core.job import NO_RESTART_S
@@ -273,7 +273,7 @@ class QuotaAdmission:
     _cache: AdmissionCache = field(default_factory=AdmissionCache, init=False, repr=False, compare=False)
     """What was worked out before and still holds: it makes answers faster and changes none."""
 
-    def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:
+    def admit(self, world: World, now_s: float, without: Set[int] = NO_ROWS) -> Admitted:
         if not world.quota:
             return Admitted()
         return _Admission(world, now_s, without, self.patience_s, self._cache).admit()

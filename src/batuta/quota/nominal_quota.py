@@ -90,7 +90,7 @@ class QueuePrechecks:
         self._short.clear()
 
     def why_inadmissible(self, priority: int, request: QuotaRequest) -> Refusal | None:
-        """Why such a job cannot have quota, whoever of its queue is preempted: it could not borrow enough."""
+        """Why such a job cannot have quota, whichever job of its queue is preempted: it could not borrow enough."""
         if not self._cluster_queue.prechecked or len(request.kinds) != 1:
             return None
         for fr, amount in request.usage.items():
@@ -137,9 +137,9 @@ class PendingQueue:
     refused: dict[Hashable, tuple[int, Refusal]] = field(default_factory=dict)
     """By shape: the priority that was refused since something was given back, and why."""
     asked: dict[QuotaRequest, tuple[int, Refusal]] = field(default_factory=dict)
-    """The same by request, of those who were nominated."""
+    """The same by request, of the nominated workloads."""
     nominated: set[Hashable] = field(default_factory=set)
-    """Those who have been at the head of the queue: prechecks are for the others."""
+    """The workloads that have been at the head of the queue: prechecks are for the others."""
     made: dict[Hashable, Workload] = field(default_factory=dict)
     """By key: a workload knows how far the search for its flavors has come."""
     first: Workload | None = None

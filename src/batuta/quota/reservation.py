@@ -133,7 +133,7 @@ class Reservations:
         return Refusal(Why.WAITING_FOR_QUOTA, "", frs[fr], usage[fr], left)
 
     def _earliest(self, queue: Node, needs: Amounts) -> ReleaseTime:
-        """When enough of those who have quota will have ended; UNKNOWN keeps all others from the reservation."""
+        """When enough of the workloads with quota will have ended; UNKNOWN keeps all others from the reservation."""
         gone: list[QuotaRelease] = []
         found = UNKNOWN
         for one in self._releases(queue.root):
