@@ -142,16 +142,16 @@ class Operator:
 
     async def _lead(self, api: Api) -> None:
         inbox = Inbox()
-        clerks = WriteWorkers(api, inbox)
+        write_workers = WriteWorkers(api, inbox)
         listeners = LogReaders(api, lambda heard: inbox.put(heard, urgent=heard.is_urgent))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(clerks.run())
+            tasks.create_task(write_workers.run())
             tasks.create_task(listeners.run())
             await self._watching(api, inbox, tasks).start()
             config = self.config
             state = self.options.state_dir or Path(config.state_dir)
             health = None if self._health is None else await recall_health(api, self._health)
-            leader = await asyncio.to_thread(Leader, config, state, inbox, clerks, listeners, health)
+            leader = await asyncio.to_thread(Leader, config, state, inbox, write_workers, listeners, health)
             self.leader = leader
             loop = asyncio.get_running_loop()
 

@@ -295,9 +295,9 @@ class _Scrape(Collector):
         yield gauge("batuta_operator_leader", "Whether this process leads.", [], {(): int(leader is not None)})
         if leader is None:
             return
-        picture = leader.pictures.take()
-        yield from cluster_metrics(picture, leader.cycles, time.time(), NoNodeFacts(), self._per_job)
-        yield from engine_metrics(leader.service, __version__, picture.policy)
+        snapshot = leader.snapshots.take()
+        yield from cluster_metrics(snapshot, leader.cycles, time.time(), NoNodeFacts(), self._per_job)
+        yield from engine_metrics(leader.service, __version__, snapshot.policy)
         yield from _work(leader)
         yield from health_metrics(OperatorHealthView(leader.backend.reconciler).seen())
         yield from duration_metrics(leader.assembly.history.calibration())
@@ -307,7 +307,7 @@ class _Scrape(Collector):
 
 def _work(leader: Leader) -> Iterator[Metric]:
     listening = leader.listening
-    yield counter("batuta_pods_bound", "Pods bound.", [], {(): leader.usher.bound})
+    yield counter("batuta_pods_bound", "Pods bound.", [], {(): leader.gang_binder.bound})
     yield gauge("batuta_logs_wanted", "Logs of jobs that are listened to.", [], {(): listening.logs})
     yield counter("batuta_reports", "Reports heard in logs.", [], {(): listening.reports})
     yield counter("batuta_reports_refused", "Reports refused.", [], {(): listening.refused})

@@ -81,11 +81,13 @@ def health_options(config: OperatorConfig, namespace: str) -> HealthOptions | No
 class OperatorHealthView:
     """What the API and Prometheus are told of health. Nothing is changed through them: kubectl does that."""
 
-    def __init__(self, floor: Reconciler) -> None:
-        self._desk = next((desk for desk in floor.controllers if isinstance(desk, HealthController)), None)
+    def __init__(self, reconciler: Reconciler) -> None:
+        self._controller = next(
+            (controller for controller in reconciler.controllers if isinstance(controller, HealthController)), None
+        )
 
     def seen(self) -> HealthSeen:
-        return HealthSeen() if self._desk is None else HealthSeen(*self._desk.snapshot)
+        return HealthSeen() if self._controller is None else HealthSeen(*self._controller.snapshot)
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
         part = "node" if gpu is None else f"gpu-{gpu}"
@@ -120,7 +122,7 @@ class Leader(EngineHost):
         config: OperatorConfig,
         state: Path,
         inbox: Inbox,
-        clerks: WriteWorkers,
+        write_workers: WriteWorkers,
         listeners: LogReaders,
         health: MakeHealth | None = None,
     ) -> None:
@@ -137,8 +139,8 @@ class Leader(EngineHost):
         clock = SteadyClock(time.time, world.now_s)
         assembly.start(clock())
         self.listening = LogSubscriptions(listeners.post)
-        company = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
-        self.backend, self.usher, shown = kube_backend(world, inbox, clerks, config, clock, company)
+        dependencies = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
+        self.backend, self.gang_binder, shown = kube_backend(world, inbox, write_workers, config, clock, dependencies)
         assembly.attach(self.backend)
         observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(self.backend.reconciler))]
         if shown is not None:
@@ -147,7 +149,7 @@ class Leader(EngineHost):
         told = telemetry(assembly.fence, world, url, place="kubernetes", tells_of_preempted=False)
         self.build_service(told, observers, partial(_forget, self.backend, store))
         self.listening.on_held_up = self.watch_stragglers(_suspecting(self.backend.reconciler.controllers)).found
-        self.pictures = SnapshotCache(self.service, self.cycles)  # for scrapes, which look again and again
+        self.snapshots = SnapshotCache(self.service, self.cycles)  # for scrapes, which look again and again
 
 
 def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
@@ -157,9 +159,9 @@ def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
         store.results.stage(job, _NO_RESULT)
 
 
-def _suspecting(desks: Iterable[object]) -> Callable[[NodeName, JobId, str], None]:
+def _suspecting(controllers: Iterable[object]) -> Callable[[NodeName, JobId, str], None]:
     """Who is told of nodes that hold jobs up: health, if it is looked after."""
-    found = (desk.suspect for desk in desks if isinstance(desk, HealthController))
+    found = (controller.suspect for controller in controllers if isinstance(controller, HealthController))
     return next(found, _note_suspect)
 
 
@@ -186,34 +188,34 @@ NO_DEPENDENCIES = Dependencies()
 def kube_backend(
     world: World,
     inbox: Inbox,
-    clerks: WriteWorkers,
+    write_workers: WriteWorkers,
     config: OperatorConfig,
     clock: Callable[[], float],
-    company: Dependencies = NO_DEPENDENCIES,
+    dependencies: Dependencies = NO_DEPENDENCIES,
 ) -> tuple[KubeBackend, GangBinder, QuotaObserver | None]:
     """What carries decisions out on a cluster, once it has looked at all that is there."""
-    said, experience, health = EventBuffer(), company.experience, company.health
+    said, experience, health = EventBuffer(), dependencies.experience, dependencies.health
     observed = ObjectCache()
-    writes = WriteQueue(clerks.post)
+    writes = WriteQueue(write_workers.post)
     binder = Binder(Cluster(), binder_profile(config))
     restart_backoff = replace(RESTART_BACKOFF, first_s=config.restart_backoff_seconds)
     timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff=restart_backoff)
-    usher = GangBinder(binder, writes, timing, partial(_expected, world))
-    teller = NodeReporter(_known_nodes(world), _known_ill(world))
-    site = ReconcileContext(
+    gang_binder = GangBinder(binder, writes, timing, partial(_expected, world))
+    reporter = NodeReporter(_known_nodes(world), _known_ill(world))
+    context = ReconcileContext(
         binder.cluster,
         writes,
         observed.owners(),
         said.append if experience is None else experience.advising(said.append),
-        usher.request_binding,
+        gang_binder.request_binding,
         has_node=observed.nodes.__contains__,
         timing=timing,
         past=set(world.past),
-        listening=company.listening,
-        keep_result=company.keep_result,
+        listening=dependencies.listening,
+        keep_result=dependencies.keep_result,
     )
     if experience is not None:
-        site.choose = lambda job: experience.choose(job, _most(teller, job))
+        context.choose = lambda job: experience.choose(job, _most(reporter, job))
     jobs = world.jobs
     known = {
         job.id: KnownJob(
@@ -221,21 +223,21 @@ def kube_backend(
         )
         for row, job in enumerate(jobs.jobs)
     }
-    nodes = NodeController(site, observed, teller, config.gpu_resources, _told_of_others(world))
-    floor = Reconciler(site, usher, observed, nodes, known, config.namespaces, company.fence)
-    shown = set_up_quota(floor, site, observed, config, world)
+    nodes = NodeController(context, observed, reporter, config.gpu_resources, _told_of_others(world))
+    reconciler = Reconciler(context, gang_binder, observed, nodes, known, config.namespaces, dependencies.fence)
+    shown = set_up_quota(reconciler, context, observed, config, world)
     is_known = (lambda job: True) if experience is None else experience.knows
-    set_up_trials(floor, site, observed, world, partial(_most, teller), is_known)
-    floor.controllers.append(ParkingController(world, observed, writes))
-    sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, floor.job_of)
-    floor.controllers.append(UsageController(observed, teller.__contains__, sharers, site.say))
+    set_up_trials(reconciler, context, observed, world, partial(_most, reporter), is_known)
+    reconciler.controllers.append(ParkingController(world, observed, writes))
+    sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, reconciler.job_of)
+    reconciler.controllers.append(UsageController(observed, reporter.__contains__, sharers, context.say))
     if health is not None:
-        desk = health(site, observed, floor.runs, tuple(config.gpu_resources))
-        floor.controllers.append(desk)
-        site.excuse = desk.excuse
-    backend = KubeBackend(floor, said, inbox, clock)
+        controller = health(context, observed, reconciler.runs, tuple(config.gpu_resources))
+        reconciler.controllers.append(controller)
+        context.excuse = controller.excuse
+    backend = KubeBackend(reconciler, said, inbox, clock)
     backend.look_first()
-    return backend, usher, shown
+    return backend, gang_binder, shown
 
 
 def _expected(world: World, job: JobId) -> float | None:
@@ -244,9 +246,9 @@ def _expected(world: World, job: JobId) -> float | None:
     return None if load is None else round(load, 2)
 
 
-def _most(teller: NodeReporter, job: Job) -> int:
+def _most(reporter: NodeReporter, job: Job) -> int:
     """Not more than its nodes could ever give; no limit while no node has GPUs, for some may be added."""
-    nodes = [node for node in teller.nodes() if node.gpus]
+    nodes = [node for node in reporter.nodes() if node.gpus]
     return largest_fitting_size(job, nodes) if nodes else job.max
 
 

@@ -48,11 +48,11 @@ def kube_rig(
     jobs = Jobs(cluster, namespace)
     for name in ("a", "b"):
         jobs.submit(name, "Pods", replicas=replicas, gpus=gpus, pod={"runs_for": f"{RUN_S:g}s"})
-    with _connected(cluster.kubeconfig_path, namespace) as (inbox, clerks):
+    with _connected(cluster.kubeconfig_path, namespace) as (inbox, write_workers):
         clock = _Clock()
         # The wiring of `batuta operator` itself, for a World that has seen nothing yet.
         config = OperatorConfig(namespaces=[namespace])
-        backend, *_ = operator_leader.kube_backend(World(), inbox, clerks, config, clock)
+        backend, *_ = operator_leader.kube_backend(World(), inbox, write_workers, config, clock)
         yield Rig(
             _InNamespace(backend, namespace, node),
             step_s=0.1,
@@ -80,18 +80,18 @@ class _Ended(Exception):
 
 @contextmanager
 def _connected(kubeconfig: Path, namespace: str) -> Iterator[tuple[Inbox, WriteWorkers]]:
-    """Informers that have listed everything, and clerks, on an event loop of their own."""
+    """Informers that have listed everything, and write_workers, on an event loop of their own."""
     inbox, up = Inbox(), Future[tuple[WriteWorkers, Callable[[], object]]]()
 
     async def work() -> None:
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         try:
             async with Api(await find_access(kubeconfig)) as api, asyncio.TaskGroup() as tasks:
-                clerks = WriteWorkers(api, inbox)
-                tasks.create_task(clerks.run())
+                write_workers = WriteWorkers(api, inbox)
+                tasks.create_task(write_workers.run())
                 async with asyncio.timeout(PATIENCE_S):
                     await InformerSet(api, inbox, [namespace], tasks).start()
-                up.set_result((clerks, lambda: loop.call_soon_threadsafe(ended.set)))
+                up.set_result((write_workers, lambda: loop.call_soon_threadsafe(ended.set)))
                 await ended.wait()
                 raise _Ended
         except* _Ended:
@@ -103,9 +103,9 @@ def _connected(kubeconfig: Path, namespace: str) -> Iterator[tuple[Inbox, WriteW
         wait(either, return_when=FIRST_COMPLETED)
         if not up.done():
             working.result()
-        clerks, end = up.result()
+        write_workers, end = up.result()
         try:
-            yield inbox, clerks
+            yield inbox, write_workers
         finally:
             end()
             working.result(PATIENCE_S)

@@ -215,13 +215,13 @@ def hearing(kubeconfig: Path, namespace: str, *, reads_objects: bool = True) -> 
     async def talk() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         async with Api(await find_access(kubeconfig)) as api:
-            clerks = WriteWorkers(api, inbox)
+            write_workers = WriteWorkers(api, inbox)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(clerks.run())
+                    tasks.create_task(write_workers.run())
                     further = kinds.SETTINGS if reads_objects else ()
                     await InformerSet(api, inbox, [], tasks, further, (namespace, FILES)).start()
-                    writes.append(WriteQueue(clerks.post))
+                    writes.append(WriteQueue(write_workers.post))
                     up.set_result(lambda: loop.call_soon_threadsafe(stop.set))
                     await stop.wait()
                     raise _Ended

@@ -111,9 +111,9 @@ class Operator:
         self._inbox.put(Changed(kinds.NODE, [Change(ChangeType.ADDED, node) for node in pods.nodes]))
         listed = [pods.by_name[name] for name in sorted(pods.by_name)]
         self._inbox.put(Changed(kinds.POD, [Change(ChangeType.ADDED, pod) for pod in listed]))
-        clerks = cast(WriteWorkers, self)
+        write_workers = cast(WriteWorkers, self)
         world, config = World(), OperatorConfig()
-        backend, *_ = kube_backend(world, self._inbox, clerks, config, lambda: self.now_s)
+        backend, *_ = kube_backend(world, self._inbox, write_workers, config, lambda: self.now_s)
         live = Live(Requests(backend.wake), profile_for, threading.RLock())
         rules, watch = profile_for(config.policy), OutlookObserver(backend.reconciler, lambda: self.now_s)
         self._engine = Engine(JournaledWorld(world, NoJournal()), backend, rules, watch, live=live)

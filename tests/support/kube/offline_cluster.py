@@ -212,8 +212,8 @@ def leading(cluster: OfflineCluster, state: Path, config: OperatorConfig | None 
     """What decides in `batuta operator`, on this cluster, with a journal below `state`."""
     cluster.open()
     config = config or OperatorConfig()
-    clerks, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
-    leader = Leader(config, state, cluster.inbox, clerks, listeners)
+    write_workers, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
+    leader = Leader(config, state, cluster.inbox, write_workers, listeners)
     leader.service.start()
     try:
         yield leader

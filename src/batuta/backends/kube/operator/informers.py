@@ -110,19 +110,19 @@ class InformerSet:
     def _watch(self, kind: Kind[Any], served: Kind[Any]) -> list[Informer[Any]]:
         places = ("",) if kind in EVERYWHERE else self.namespaces or ("",)
         found = [
-            Informer(self.api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
+            Informer(self.api, served, self._handler(kind), namespace=place, slim=SLIM.get(kind)) for place in places
         ]
         for informer in found:
             self.tasks.create_task(informer.run())
         return found
 
     def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
-        teller, fields = self._teller(kueue.QUEUE_FILES), f"metadata.name={name}"
-        informer = Informer(self.api, kueue.QUEUE_FILES, teller, namespace=namespace, fields=fields)
+        handler, fields = self._handler(kueue.QUEUE_FILES), f"metadata.name={name}"
+        informer = Informer(self.api, kueue.QUEUE_FILES, handler, namespace=namespace, fields=fields)
         self.tasks.create_task(informer.run())
         return informer
 
-    def _teller(self, kind: Kind[Any]) -> Callable[[Sequence[Change[Any]]], None]:
+    def _handler(self, kind: Kind[Any]) -> Callable[[Sequence[Change[Any]]], None]:
         def tell(changes: Sequence[Change[Any]]) -> None:
             found = [(change, news_of(change)) for change in changes]
             news = [change for change, what in found if what is not Relevance.NONE]

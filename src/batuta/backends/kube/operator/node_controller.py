@@ -45,7 +45,7 @@ class NodeController:
 
     context: ReconcileContext
     observed: ObjectCache
-    teller: NodeReporter
+    reporter: NodeReporter
     gpu_resources: Sequence[str]
     told: dict[NodeName, Used]  # what the World knows of the use by others
     _doubtful: set[NodeName] = field(init=False)  # nodes of which others may use something else than the World was told
@@ -76,14 +76,14 @@ class NodeController:
 
     def finish_first_look(self, now_s: float) -> None:
         """Nodes of the World that were not found are gone."""
-        for name in self.teller.names():
+        for name in self.reporter.names():
             if name not in self.observed.nodes:
                 self._tell(name, now_s)
 
     def tell_others(self, booked_on: Callable[[NodeName], Collection[str]], now_s: float) -> None:
         """Tells the World what it does not know yet; `booked_on` has the pods of its jobs on a node."""
         for name in self._doubtful:
-            if name not in self.teller:
+            if name not in self.reporter:
                 continue
             held = self.context.cluster.others(name, booked_on(name))
             used = Used(held.gpus, held.cpus_milli, held.memory_bytes // _MIB)
@@ -93,15 +93,15 @@ class NodeController:
         self._doubtful.clear()
 
     def _tell(self, name: NodeName, now_s: float) -> None:
-        node, was_there = self.observed.nodes.get(name), name in self.teller
+        node, was_there = self.observed.nodes.get(name), name in self.reporter
         found = None
         if node is not None:
             found = read_node(node, self.observed.topologies.get(name), self.gpu_resources)
         opened, ill = (False, frozenset[int]()) if node is None else (is_open(node), ill_cards(node))
         cause = "health" if node is not None and is_unhealthy(node) else "cluster"
-        for event in self.teller.tell(name, found, opened, now_s, ill, cause):
+        for event in self.reporter.tell(name, found, opened, now_s, ill, cause):
             self.context.say(event)
-        if name in self.teller and not was_there:
+        if name in self.reporter and not was_there:
             self._doubtful.add(name)
 
 

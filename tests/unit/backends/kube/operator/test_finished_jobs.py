@@ -73,7 +73,7 @@ def names_within(*roots: object) -> set[str]:
 def _left(leader: Leader) -> set[str]:
     """Jobs that are forgotten, and of which something is left."""
     with leader.service.reading() as (world, _):
-        found = names_within(world, leader.backend, leader.usher, leader.listening, leader.cycles)
+        found = names_within(world, leader.backend, leader.gang_binder, leader.listening, leader.cycles)
         return found - {job.removeprefix(f"{NAMESPACE}/") for job in world.past}
 
 

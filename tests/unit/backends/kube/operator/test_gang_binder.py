@@ -18,18 +18,18 @@ PLACES = (Span("left", (0,)), Span("right", (0,)))
 
 
 class Rig:
-    """An usher, and what it has asked the API server for."""
+    """An gang_binder, and what it has asked the API server for."""
 
     def __init__(self, *nodes: objects.Node) -> None:
         self.cluster: Cluster = things.cluster(*nodes)
         self.asked: list[str] = []
         self.writes = WriteQueue(lambda asked: self.asked.extend(key for key, _ in asked))
-        self.usher = GangBinder(Binder(self.cluster), self.writes, Timing(gang_timeout_s=100.0))
+        self.gang_binder = GangBinder(Binder(self.cluster), self.writes, Timing(gang_timeout_s=100.0))
 
     def serve(self, *parties: PodGroup, now_s: float = 0.0) -> list[BindFailure]:
         for party in parties:
-            self.usher.request_binding(party)
-        turned = self.usher.serve(lambda node: False, now_s)
+            self.gang_binder.request_binding(party)
+        turned = self.gang_binder.serve(lambda node: False, now_s)
         self.writes.send()
         return turned
 
@@ -37,7 +37,7 @@ class Rig:
         """The API server answers."""
         answer = Written(BIND + pod.metadata.uid, error)
         self.writes.heard(answer, 1.0)
-        return self.usher.heard(answer, 1.0)
+        return self.gang_binder.heard(answer, 1.0)
 
 
 def decided(*pods: objects.Pod) -> PodGroup:
@@ -73,15 +73,15 @@ def test_one_binding_that_is_refused_turns_the_whole_party_away(rig, error, blam
     assert turned is not None
     assert turned.nodes == blamed
     assert rig.cluster.node_of("default/second") is None
-    assert rig.usher.bound == 1
+    assert rig.gang_binder.bound == 1
     # Nobody will leave the seat: whoever keeps books has to hear of it here.
-    assert rig.usher.given == {"right"}
+    assert rig.gang_binder.given == {"right"}
 
 
 def test_a_pod_that_turns_up_elsewhere_turns_the_party_away(rig):
     rig.serve(decided(FIRST, SECOND))
     rig.hear(FIRST)
-    turned = rig.usher.saw(things.pod("second", gpu=1, on="left"))
+    turned = rig.gang_binder.saw(things.pod("second", gpu=1, on="left"))
     assert turned is not None
     assert "another scheduler has bound second" in turned.why
 
@@ -90,10 +90,10 @@ def test_a_binding_without_an_answer_is_asked_for_again_and_given_up_in_the_end(
     rig.serve(decided(FIRST, SECOND))
     rig.hear(FIRST)
     assert rig.hear(SECOND, Unavailable("no answer")) is None
-    rig.usher.retry(50.0)
+    rig.gang_binder.retry(50.0)
     rig.writes.send()
     assert rig.asked.count(BIND + "second") == 2
-    (turned,) = rig.usher.retry(100.0)
+    (turned,) = rig.gang_binder.retry(100.0)
     assert turned.why == "the API server did not answer in time"
 
 
@@ -103,7 +103,7 @@ def test_what_a_party_can_have_of_its_seats_is_kept_from_others_for_a_while(rig)
     alone = waiting("alone", [things.pod("alone", gpu=1)])
     rig.serve(alone, three)
     assert rig.asked == []
-    assert rig.usher.given == {"left", "right"}
+    assert rig.gang_binder.given == {"left", "right"}
     rig.serve(alone, three, now_s=5.0)
     assert rig.asked == []
     rig.cluster.node_set(things.node("more", gpu=2))
@@ -117,7 +117,7 @@ def test_seats_are_kept_no_longer_than_needed(rig, end):
     alone = waiting("alone", [things.pod("alone", gpu=1)])
     rig.serve(three)
     if end == "it is forgotten":
-        rig.usher.forget("gang")
+        rig.gang_binder.forget("gang")
         rig.serve(alone)
     else:
         rig.serve(three, alone, now_s=10.0)
@@ -144,7 +144,9 @@ def test_one_party_at_a_time_keeps_seats(rig):
 def test_how_busy_a_job_will_be_is_known_from_its_pods_or_else_from_history(said, written):
     """Given a job whose like were 40 % busy, that is written on its pod, unless it says something itself."""
     where = things.cluster(test_gpus.shared_node())
-    usher = GangBinder(Binder(where), WriteQueue(lambda asked: None), Timing(), {"job": 0.4}.get)
-    usher.request_binding(PodGroup("party", "job", (PodPlacement(test_gpus.share("p", 100, annotations=said), None),)))
-    usher.serve(lambda node: False, 0.0)
+    gang_binder = GangBinder(Binder(where), WriteQueue(lambda asked: None), Timing(), {"job": 0.4}.get)
+    gang_binder.request_binding(
+        PodGroup("party", "job", (PodPlacement(test_gpus.share("p", 100, annotations=said), None),))
+    )
+    gang_binder.serve(lambda node: False, 0.0)
     assert where.gpu_table.load[0, 0] == float(written)
