@@ -100,7 +100,7 @@ def what_if(home: Path, body: dict[str, Any]) -> dict[str, Any]:
     if wrong:
         raise InputError(wrong)
     policy = world.policy or DEFAULT_POLICY
-    question = WhatIfQuery(world.now_s, policy, post.policy or "", hypothesis, post.expects_arrivals, post.seed)
+    question = WhatIfQuery(world.now_s, policy, post.policy or "", hypothesis, post.expects_arrivals, seed=post.seed)
     told = answer(world, question)
     assert isinstance(told, Comparison)
     names = {job.id: job.name for job in (*world.jobs.jobs, *hypothesis.jobs)}

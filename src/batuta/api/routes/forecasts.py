@@ -158,7 +158,7 @@ def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user:
         wrong.append(Problem(str(error.args[0]) if error.args else repr(error)))
     refuse(wrong)
     now_s = max(state.now_s(), fork.now_s)
-    return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, post.seed)
+    return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, seed=post.seed)
 
 
 def _answer_or_503(compute: Any) -> Any:

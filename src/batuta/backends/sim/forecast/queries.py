@@ -125,10 +125,11 @@ class WhatIfQuery:
     changed_policy: str = ""  # the policy of the hypothesis; empty: the same
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
     expects_arrivals: bool = False
+    seed: int = 0
     budget_s: float = sampling.BUDGET_S
 
     def answer(self, world: World, lookup: ProfileLookup) -> Comparison:
-        inputs, note = _forecast_input(world, self.now_s, self, worlds=2)
+        inputs, note = _forecast_input(world, self.now_s, self, worlds=2, seed=self.seed)
         usual = lookup(self.policy)
         changed = lookup(self.changed_policy) if self.changed_policy else usual
         found = compare(inputs, self.hypothesis, usual, changed)
@@ -140,13 +141,13 @@ Query: TypeAlias = EtaQuery | WhatIfQuery
 QueryResult: TypeAlias = Forecast | Comparison
 
 
-def _forecast_input(world: World, now_s: float, query: Query, worlds: int) -> tuple[ForecastInput, str]:
+def _forecast_input(world: World, now_s: float, query: Query, worlds: int, seed: int = 0) -> tuple[ForecastInput, str]:
     """The input of a forecast, and the assumption about arrivals in a sentence."""
     recent = sampling.recent_arrivals(world, now_s) if query.expects_arrivals else None
     ahead_s = min(AHEAD_S, _SPANS * sampling.span_estimate_s(world))
     to_come = 0 if recent is None else min(math.ceil(recent.jobs_per_s * ahead_s), sampling.MOST_ARRIVALS)
     effort = sampling.plan_effort(world, world.jobs.n + to_come, query.budget_s, worlds=worlds)
-    sampler = sampling.Sampler(effort.runs)
+    sampler = sampling.Sampler(effort.runs, seed)
     cpu_until_s = time.thread_time() + max(sampling.MAX_CPU_S, 3 * query.budget_s)
     known = duration_estimates(world, now_s)
     inputs = ForecastInput(world, now_s, known, sampler, effort, cpu_until_s=cpu_until_s)
