@@ -84,7 +84,7 @@ class WorldSnapshot:
     placements: list[Placement | None]
     columns: JobColumns
     progress: dict[JobId, Progress]
-    checkpoints: dict[JobId, float | None]  # Jobs with a checkpoint, and when they saved the last one
+    checkpoints: dict[JobId, float | None]  # jobs with a checkpoint, and when they saved the last one
     past: list[tuple[Key, PastJob]]
     past_by_id: dict[JobId, PastJob]
     past_counts: Counter[JobState]

@@ -52,7 +52,7 @@ class Queue:
     lent: dict[str, float] = field(default_factory=dict)
     running: int = 0
     pending: int = 0
-    suspended: int = 0  # Jobs that are parked: they wait, but not for quota
+    suspended: int = 0  # jobs that are parked: they wait, but not for quota
     needs: dict[str, float] = field(default_factory=dict)  # by resource: what those that wait need at least
     share: float | None = 0.0
     """What it borrows, in thousandths of what its cohort could lend, by weight; null for a weight of 0."""

@@ -189,24 +189,24 @@ class JobTable(JobColumns):
     outlooks: dict[JobId, Outlook] = field(default_factory=dict)  # how speeds will change, of the jobs that said so
     queues: dict[tuple[str, str], int] = field(default_factory=dict)
     """By namespace and name: the number in the column `queue`."""
-    picky: int = 0  # Jobs that take shares of a GPU or care for its type; without any, allocation has less to do
-    irregular: int = 0  # Jobs that may not have every size between `min` and `max`
+    picky: int = 0  # jobs that take shares of a GPU or care for its type; without any, allocation has less to do
+    irregular: int = 0  # jobs that may not have every size between `min` and `max`
     checkpoints: dict[JobId, float | None] = field(default_factory=dict)
     """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
     a job whose script saves when it is asked."""
-    cpu_only: int = 0  # Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas.
+    cpu_only: int = 0  # jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas.
     unsaved: set[JobId] = field(default_factory=set)
     """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
     ones that are not declared restartable and of which no checkpoint was seen."""
-    elastic: int = 0  # Jobs that may have more than their `min`
+    elastic: int = 0  # jobs that may have more than their `min`
     beside: Beside = field(default_factory=lambda: Beside(0, 0, 0))
     """What all jobs together ask for, of those that ask for more than GPUs."""
     total_max: int = 0  # what all jobs together would have if each had its `max`, …
     short: set[JobId] = field(default_factory=set)  # … and which ones have something else now
-    moving: int = 0  # Jobs that are just starting or resizing
-    broken: int = 0  # Jobs that lost some of their GPUs
-    narrow: int = 0  # Jobs for which the open nodes have fewer GPUs than they want, even if they were alone
-    held_back: int = 0  # Jobs whose user does not want them to run, or that wait after a failure
+    moving: int = 0  # jobs that are just starting or resizing
+    broken: int = 0  # jobs that lost some of their GPUs
+    narrow: int = 0  # jobs for which the open nodes have fewer GPUs than they want, even if they were alone
+    held_back: int = 0  # jobs whose user does not want them to run, or that wait after a failure
     crowd_s: float = 0.0  # seconds that jobs were here, summed over all that ever were; what a share of the cluster was
 
     def outlook(self) -> IntArray:

@@ -149,10 +149,10 @@ class Plan:
     time_s: float
     policy: str
     commands: tuple[Command, ...]
-    retiered: tuple[tuple[JobId, int], ...]  # Jobs that change their queue level, with the new level
+    retiered: tuple[tuple[JobId, int], ...]  # jobs that change their queue level, with the new level
     decisions: Decisions
-    flavors: tuple[tuple[JobId, Flavors], ...] = ()  # Jobs that start, and the quota that they use
-    found_idle: tuple[JobId, ...] = ()  # Jobs that hold GPUs and were found not to use them; each is told once
+    flavors: tuple[tuple[JobId, Flavors], ...] = ()  # jobs that start, and the quota that they use
+    found_idle: tuple[JobId, ...] = ()  # jobs that hold GPUs and were found not to use them; each is told once
 
     @property
     def empty(self) -> bool:

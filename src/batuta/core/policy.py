@@ -14,7 +14,7 @@ class PlacerKind(Enum):
     """The placers that a policy may be defined with."""
 
     TOPOLOGY = "topology"  # close together, by rack, node, NVLink and NUMA
-    WHOLE_NODES = "whole-nodes"  # Jobs of more than a node on whole nodes; running jobs stay where they are
+    WHOLE_NODES = "whole-nodes"  # jobs of more than a node on whole nodes; running jobs stay where they are
     MOST_FREE = "most-free"  # the nodes with the most free GPUs first, as the published replays do
     MOST_FREE_BY_SIZE = "most-free-by-size"  # the same, large jobs first
 
@@ -24,7 +24,7 @@ class ReplayTraits:
     """How jobs of the published replays learn and tune their batch size under a policy."""
 
     knowledge: str = ""  # what the policy may know of jobs; empty: what the experiment says
-    adapts_batch: bool = False  # Jobs choose their batch size for the GPUs that they have
+    adapts_batch: bool = False  # jobs choose their batch size for the GPUs that they have
     every_size: bool = False  # batch sizes are chosen for every GPU count, not only for those that fill nodes
     explores: tuple[int, int, float, float] | None = None
     """How jobs explore larger sizes: GPUs of a job that was never measured, how many times the most that was

@@ -97,7 +97,7 @@ class World:
     """By job: GPUs that were taken from it and that it may still be on, as it saves its work first."""
     usage: dict[int, Usage] = field(default_factory=dict)  # by node: how busy its GPUs were, as it was last told
     loads: dict[str, float] = field(default_factory=dict)  # by name: how busy jobs of that name keep a GPU
-    idle: dict[JobId, Idle] = field(default_factory=dict)  # Jobs that leave their GPUs idle, or did
+    idle: dict[JobId, Idle] = field(default_factory=dict)  # jobs that leave their GPUs idle, or did
     trials: dict[JobId, tuple[TrialMeasurement, ...]] = field(default_factory=dict)
     """By living job that is tried out, or was: what that showed."""
     forgotten: int = 0  # how many jobs that were over are not in `past` any more, since the owner of this World began

@@ -72,7 +72,7 @@ class CommandTraces:
         self._open: dict[JobId, _OpenCommand] = {}
         self._timed: dict[JobId, Span] = {}  # finished commands whose steps may still be reported
         self._replaced: list[Span] = []
-        self._unreported: list[JobId] = []  # Jobs of this cycle's commands whose outcome the backend does not report
+        self._unreported: list[JobId] = []  # jobs of this cycle's commands whose outcome the backend does not report
 
     def ordered(self, plan: Plan, trace_id: int, cycle_id: int, now_ns: int) -> None:
         for command in plan.commands:

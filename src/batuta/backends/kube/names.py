@@ -29,7 +29,7 @@ QUEUE_NAME: Final = "batuta.dev/queue-name"
 KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 """On a UnifiedJob: a WorkloadPriorityClass, whose value counts when quota is given out."""
-GANG_NAME: Final = "batuta.dev/gang-name"  # Pods of one namespace with the same value start together or not at all
+GANG_NAME: Final = "batuta.dev/gang-name"  # pods of one namespace with the same value start together or not at all
 GANG_SIZE: Final = "batuta.dev/gang-size"
 """How many pods the gang has; an annotation of each of them (a label is accepted as well)."""
 POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"

@@ -55,7 +55,7 @@ class SimBackend:
     script: Sequence[ev.Event] = ()
     """External events of users and the cluster, in the order of time; they change nothing that runs."""
     now_s: float = 0.0
-    reporting: Set[JobId] = frozenset()  # Jobs that report their work left as soon as they run, as real ones do
+    reporting: Set[JobId] = frozenset()  # jobs that report their work left as soon as they run, as real ones do
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)  # by job: GPU-seconds held without keeping progress
     _runs: dict[JobId, _Run] = field(default_factory=dict)
     _timers: list[tuple[float, int, bool, JobId]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class SimBackend:
     _agenda: Sequence[tuple[float, SimJob | FailureRecord | ev.Event]] = ()
     """What comes from outside, in the order of time: arrivals, then failures, then the script."""
     _passed: int = 0  # how much of the agenda is over
-    _to_come: int = 0  # Jobs that have not arrived
+    _to_come: int = 0  # jobs that have not arrived
     _slow: dict[NodeName, float] = field(default_factory=dict)
     _by_name: dict[NodeName, Node] = field(default_factory=dict)
     _truth: dict[JobId, SimJob] = field(default_factory=dict)

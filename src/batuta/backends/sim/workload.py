@@ -29,8 +29,8 @@ class SimJob:
     """A job as the scheduler knows it, and as it really is."""
 
     job: Job
-    work_s: float  # True seconds of work on one GPU of the reference type
-    curve: SpeedCurve  # True speed by GPU count; `job.curve` is the scheduler's estimate
+    work_s: float  # true seconds of work on one GPU of the reference type
+    curve: SpeedCurve  # true speed by GPU count; `job.curve` is the scheduler's estimate
     goodput: GoodputRequest | None = None  # set for the goodput replay, which then ignores `work_s` and `curve`
 
 
@@ -103,7 +103,7 @@ class WorkloadSummary:
     gpu_hours: float | None
     cluster_gpus: int | None
     load: float | None  # requested GPU time over the GPU time of the cluster during the span
-    impossible_jobs: int | None  # Jobs that the cluster can never run, not even at their smallest size
+    impossible_jobs: int | None  # jobs that the cluster can never run, not even at their smallest size
     notes: tuple[str, ...]
 
 

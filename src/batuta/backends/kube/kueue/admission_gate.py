@@ -63,7 +63,7 @@ class KueueAdmissionGate:
     _flavors: dict[str, KueueObject] = field(default_factory=dict)
     _asking: dict[JobId, WorkloadRequest] = field(default_factory=dict)
     _made_of: dict[JobId, object] = field(default_factory=dict)
-    _pending: dict[JobId, None] = field(default_factory=dict)  # Jobs whose Workload is not as it shall be yet
+    _pending: dict[JobId, None] = field(default_factory=dict)  # jobs whose Workload is not as it shall be yet
     _gone: dict[str, UnifiedJob] = field(default_factory=dict)
     """By uid: jobs that were deleted, whose pods or Workload may still be there."""
     _due_s: float = math.inf

@@ -29,7 +29,7 @@ from batuta.core.world import World
 from batuta.engine.observers import Observer
 from batuta.quota.usage import JobUse, QuotaUse, measure
 
-SWEEP_S: Final = 1.0  # Jobs to which nothing happens are looked at so often, …
+SWEEP_S: Final = 1.0  # jobs to which nothing happens are looked at so often, …
 SPARING: Final = 20  # … but no more than this fraction of the time goes into it
 
 

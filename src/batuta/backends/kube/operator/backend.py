@@ -108,7 +108,7 @@ class KubeBackend:
         return woken
 
 
-SWEEP_S = 1.0  # Jobs to which nothing happens are looked at so often: what keeps them waiting changes all the same, …
+SWEEP_S = 1.0  # jobs to which nothing happens are looked at so often: what keeps them waiting changes all the same, …
 SPARING = 20  # … but no more than this fraction of the time goes into it
 
 

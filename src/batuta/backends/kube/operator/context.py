@@ -101,7 +101,7 @@ class ReconcileContext:
     has_node: Callable[[NodeName], bool] = lambda name: True
     """Whether a node is there; pods on one that is gone run no more, whatever they say."""
     timing: Timing = field(default_factory=Timing)
-    past: set[JobId] = field(default_factory=set)  # Jobs that are over, and that the World still knows
+    past: set[JobId] = field(default_factory=set)  # jobs that are over, and that the World still knows
     gate: AdmissionGate = admit_all  # who else decides whether a UnifiedJob may run
     tolerations: Callable[[JobId], tuple[dict[str, Any], ...]] = lambda job: ()
     """What the quota that a job uses lets its pods tolerate."""

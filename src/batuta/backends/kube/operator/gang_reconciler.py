@@ -143,7 +143,7 @@ class GangReconciler:
         self._job = None if known is None else known.job
         self._is_unsure = known is not None
         self._parked_s: float | None = None  # since when the World has it parked; None while it plans for it
-        self._extra: set[str] = set()  # Pods that came on top of the members that the World knows, by key
+        self._extra: set[str] = set()  # pods that came on top of the members that the World knows, by key
         self._has_started = False
         self.due_s = math.inf
 

@@ -122,7 +122,7 @@ class PodAssignment(NamedTuple):
     """How the pods that are there fit to the workers that are wanted."""
 
     stay: dict[str, int]  # by pod: the worker whose place it has
-    leave: list[str]  # Pods whose place is not in the placement any more
+    leave: list[str]  # pods whose place is not in the placement any more
     free: list[int]  # workers without a pod
 
 

@@ -34,7 +34,7 @@ class OwnerIndex:
         self.runs: dict[JobId, JobReconciler] = {}
         self._context = context
         self._observed = observed
-        self._known = dict(known)  # Jobs that the World has from before, and of which nothing was found yet
+        self._known = dict(known)  # jobs that the World has from before, and of which nothing was found yet
         self._namespaces = frozenset(namespaces)
         self._job_of: dict[str, JobId] = {}  # by key of a pod: the run that it is shown to
         self._shown_to: dict[JobId, dict[str, None]] = {}

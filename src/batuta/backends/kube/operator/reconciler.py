@@ -53,7 +53,7 @@ STUCK_AFTER_S = 60.0
 """A pod that should have ended so long ago is not waited for: its node hangs, or a finalizer holds it."""
 LOOK_AGAIN_S = 30.0  # a job that could not be handled is looked at again after this
 JOBS, REPORTS = "jobs", "progress reports"  # parts that may fail for one job, and hold up no other
-TRY_EVERY_S = 1.0  # Pods that the binder alone has refused are tried again so often at most
+TRY_EVERY_S = 1.0  # pods that the binder alone has refused are tried again so often at most
 
 
 class Reconciler:
@@ -89,7 +89,7 @@ class Reconciler:
         self._has_more_room = False
         """Whether a pod or node has come or gone since those were tried that the binder has refused."""
         self._try_s = -math.inf
-        self._ended: dict[JobId, None] = {}  # Jobs that are over and may be done with
+        self._ended: dict[JobId, None] = {}  # jobs that are over and may be done with
         self.needs: list[Callable[[JobId], bool]] = []  # who still needs a job that is over, beside itself
         self._takers: dict[Kind[Any], Callable[[Change[Any], float], None]] = {
             kinds.POD: self._pod,

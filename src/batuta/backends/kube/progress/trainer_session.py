@@ -52,7 +52,7 @@ class TrainerSession:
         self._has_spoken = False  # whether its script is one that reports
         self._start: int | None = None  # which start of the job goes on; None without a run
         self._begun_s = -math.inf
-        self._spent: set[str] = set()  # Pods of this start of which nothing more can be heard, by uid
+        self._spent: set[str] = set()  # pods of this start of which nothing more can be heard, by uid
         self._until_s = math.inf  # until when its final reports are waited for
         self.due_s = math.inf  # when to look again at what is waited for
         self._request = 0  # the number of the checkpoint that was asked for; 0 for none

@@ -47,7 +47,7 @@ class TrialController:
         self._touch = touch
         self._trials: dict[str, TrialReconciler] = {}
         self._dirty: dict[str, None] = {}
-        self._wanted: dict[JobId, UnifiedJob] = {}  # Jobs that wait for a trial that is not there yet, …
+        self._wanted: dict[JobId, UnifiedJob] = {}  # jobs that wait for a trial that is not there yet, …
         self._unwanted: dict[str, TrialRun] = {}  # … and trials for which no job waits any more
 
     def trial_of(self, uj: UnifiedJob) -> TrialReconciler | None:

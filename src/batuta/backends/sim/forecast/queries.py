@@ -85,7 +85,7 @@ class Outcome:
     makespan_s: float  # from now on
     restarts: float
     preemptions: float
-    unfinished: int  # Jobs that do not end in every run
+    unfinished: int  # jobs that do not end in every run
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class ReplaySummary:
     restarts: int
     preemptions: int
     jobs: int
-    missing: int  # Jobs that ended in reality, and not here
+    missing: int  # jobs that ended in reality, and not here
 
 
 def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:

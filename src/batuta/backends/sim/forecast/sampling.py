@@ -68,7 +68,7 @@ def quantile(values: Sequence[float] | FloatArray, share: float) -> float:
 
 
 WINDOW_S = 4 * 3600.0
-TOGETHER_S = 10.0  # Jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs
+TOGETHER_S = 10.0  # jobs submitted within this time of each other are one group: a sweep is one arrival of many jobs
 _MIN_GROUPS = 3  # fewer arrivals give no rate
 _MIN_OBSERVED_S = 3600.0
 """A shorter observation gives no rate: a user who tries a new server submits a few jobs, and then no more."""
@@ -79,7 +79,7 @@ MOST_ARRIVALS = 5_000  # the most arrivals of one run
 class RecentArrivals:
     """The groups of jobs that arrived lately, and their rate."""
 
-    groups: tuple[tuple[Job, ...], ...]  # Jobs that arrived together, with what is known of their work
+    groups: tuple[tuple[Job, ...], ...]  # jobs that arrived together, with what is known of their work
     per_s: float  # groups in a second
 
     @property
