@@ -97,7 +97,6 @@ def test_the_scheduler_may_believe_something_else(write):
 
 
 def test_every_field_of_the_reader_is_documented():
-
     reference = (Path(__file__).parents[5] / "docs/reference/simulator.md").read_text()
     section = reference.partition("## Batuta's own workload file")[2].partition("\n## ")[0]
     assert [field for field in PARSERS if f"`{field}`" not in section] == []
