@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,12 @@ class Owner:
     namespace: str = ""  # of both, on Kubernetes
 
 
-class Owners:
+class Owners(ABC):
     """Finds the owners of processes and GPUs."""
 
+    @abstractmethod
     def of(self, pid: int) -> Owner | None:
         """Return the owner of a process; None for one of the host, or one that has ended."""
-        raise NotImplementedError
 
     def by_gpu(self) -> Mapping[str, Owner]:
         """Return the owners of whole GPUs, by UUID: for GPUs whose processes cannot be seen."""

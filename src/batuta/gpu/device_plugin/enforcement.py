@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,19 +42,19 @@ _MODE_TEXTS: Final = {
 log = logging.getLogger("batuta.device_plugin")
 
 
-class ShareEnforcer:
+class ShareEnforcer(ABC):
     """One way to enforce the shares of containers."""
 
     needs_pre_start = False  # whether `pre_start` has anything to do
 
+    @abstractmethod
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
         """Return what the container gets; the same again for the same grant."""
-        raise NotImplementedError
 
-    def pre_start(self, grant: Grant) -> None:
+    def pre_start(self, grant: Grant) -> None:  # noqa: B027
         """Prepare the start of the container; its pod's cgroup is there."""
 
-    def keep_only(self, uids: frozenset[str]) -> None:
+    def keep_only(self, uids: frozenset[str]) -> None:  # noqa: B027
         """Remove what was kept for pods other than these."""
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
@@ -52,14 +53,14 @@ class Batch(NamedTuple):
     """A sentence about lines that could not be read because the log does not go back far enough, or empty."""
 
 
-class KernelLog:
+class KernelLog(ABC):
     """A log that can be read repeatedly. Reading changes nothing: the caller keeps the cursor."""
 
+    @abstractmethod
     def read(self, cursor: Cursor | None) -> Batch:
         """Return the lines behind a cursor; without one, from where this log begins for new readers."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release what the log keeps open between reads."""
 
 
