@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.gpu_table import gpu_indices, unhealthy_gpus
+from batuta.backends.kube.binder.gpu_table import unhealthy_gpus
 from batuta.backends.kube.binder.requests import amount, whole
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Informer
 from batuta.backends.kube.client.kinds import NODE, POD
+from batuta.backends.kube.objects import gpu_indices
 from batuta.bootstrap.kube import check_extra
 from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod

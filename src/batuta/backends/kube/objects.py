@@ -6,6 +6,7 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -404,7 +405,10 @@ def has_condition(status: Any, *types: str) -> bool:
     )
 
 
-def gpus_of(pod: Pod) -> tuple[int, ...]:
-    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
-    text = pod.metadata.annotations.get(names.GPUS, "")
-    return tuple(int(part) for part in text.split(",") if part.isdecimal())
+def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
+    text = annotations.get(names.GPUS, "")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < 5 for part in parts):
+        return ()
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -13,10 +13,10 @@ import msgspec
 from batuta.apitypes import resources as a
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.binder.gpu_table import gpu_indices
 from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.health.annotations import ComponentHealth, read_node_health
 from batuta.backends.kube.health.taints import cordoned_by, cordoned_s
+from batuta.backends.kube.objects import gpu_indices
 from batuta.backends.kube.operator.nodes import ill_cards, is_open, is_unhealthy, read_node
 from batuta.backends.kube.unified_job.from_task import lead_pod
 from batuta.backends.kube.unified_job.model import SizeChoiceStatus, TrainerStatus, UnifiedJob

@@ -11,7 +11,7 @@ import numpy as np
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import AffinityCounts, CountedPod, Identity
-from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, GpuUsage, gpu_indices
+from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, GpuUsage
 from batuta.backends.kube.binder.node_table import NodeTable, PortTable
 from batuta.backends.kube.binder.numa_table import NumaTable
 from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
@@ -203,7 +203,7 @@ class Cluster:
             self._remove(key)
         elif pod.spec.node_name:
             stated = pod.metadata.annotations
-            gpus, load = gpu_indices(stated), expected_load(stated)
+            gpus, load = objects.gpu_indices(stated), expected_load(stated)
             found = assigned_pod(pod, self.class_of(pod), pod.spec.node_name, gpus, load)
             self._deadline_s.pop(key, None)
             if before is not None and self._is_counted_alike(before, found):

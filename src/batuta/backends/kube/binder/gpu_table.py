@@ -255,15 +255,6 @@ class GpuTable:
         self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
 
 
-def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
-    text = annotations.get(names.GPUS, "")
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and len(part) < 5 for part in parts):
-        return ()
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
 class GpuUsage:
     """The last report of each node. Rows are those of the node table."""
 

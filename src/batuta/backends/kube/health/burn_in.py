@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.binder.gpu_table import gpu_indices, gpus_of_node
+from batuta.backends.kube.binder.gpu_table import gpus_of_node
 from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.health.taints import PREFIX
@@ -24,7 +24,7 @@ from batuta.core.health_record import WHOLE_NODE, Order, State, Target
 
 _NOT_ITS_FAULT: Final = ("OutOf", "UnexpectedAdmissionError", "Evicted", "Preempting", "NodeShutdown", "Shutdown")
 """How a kubelet refuses or ends a pod before it could prove anything."""
-_NOBODY: Final = 65_532
+_UID: Final = 65_532
 _log = logging.getLogger(__name__)
 _SHARES: Final = (names.SHARE_MEMORY, names.SHARE_COMPUTE)
 
@@ -81,8 +81,8 @@ def burn_in_pod(options: BurnInOptions, attempt: Attempt, resource: str, gpus: i
         "tolerations": [{"operator": "Exists"}],
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "runAsGroup": _NOBODY,
+            "runAsUser": _UID,
+            "runAsGroup": _UID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": containers,
@@ -201,7 +201,7 @@ class BurnInController:
             asked = pod_requests(pod)
             if not any(asked.get(name) for name in (*self._gpu_resources, *_SHARES)):
                 continue
-            given = gpu_indices(pod.metadata.annotations)
+            given = objects.gpu_indices(pod.metadata.annotations)
             if target.gpu == WHOLE_NODE or not given or target.gpu in given:
                 return True
         return False

@@ -114,13 +114,13 @@ def _slim(meta: objects.Meta) -> objects.Meta:
         resource_version=meta.resource_version,
         labels=labels,
         annotations=_NOTHING,
-        owner_references=_NOBODY,
+        owner_references=_NO_OWNERS,
     )
 
 
 # Objects of an informer are never changed in place, so all share these.
 _NOTHING: dict[str, str] = {}
-_NOBODY: list[objects.OwnerReference] = []
+_NO_OWNERS: list[objects.OwnerReference] = []
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import is_over, pod_key
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
 from batuta.backends.kube.crd import seconds
-from batuta.backends.kube.objects import gpus_of
+from batuta.backends.kube.objects import gpu_indices
 from batuta.core import cluster
 from batuta.core.cluster import NodeName, Span
 from batuta.core.curve import linear_curve
@@ -164,7 +164,7 @@ class GangPods:
     def bound(self) -> dict[str, Span]:
         """Pods that stay and are bound to an existing node; oldest first."""
         return {
-            pod_key(pod): Span(pod.spec.node_name, gpus_of(pod))
+            pod_key(pod): Span(pod.spec.node_name, gpu_indices(pod.metadata.annotations))
             for pod in self.staying()
             if pod.spec.node_name and self.has_node(pod.spec.node_name)
         }

@@ -28,7 +28,7 @@ AGAIN_S: Final = 300.0
 _STEP: Final = 0.1
 _IDLE: Final = 0.02
 _MOST_GPUS: Final = 1024
-_NOBODY: Final[Mapping[JobId, float]] = {}
+_ALONE: Final[Mapping[JobId, float]] = {}
 
 
 class Used(NamedTuple):
@@ -116,7 +116,7 @@ class UsageReporter:
         self._reported_s: dict[NodeName, float] = {}
         """Nodes of which something is known, and when their agents last reported."""
 
-    def tell(self, node: objects.Node, now_s: float, sharers: Mapping[JobId, float] = _NOBODY) -> Iterator[ev.GpusUsed]:
+    def tell(self, node: objects.Node, now_s: float, sharers: Mapping[JobId, float] = _ALONE) -> Iterator[ev.GpusUsed]:
         """The event that a node's annotations are worth; none for what cannot be read or is no news.
 
         `sharers`: what jobs that share a card had of it. The card alone does not tell which job used it.

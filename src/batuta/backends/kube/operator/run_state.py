@@ -12,7 +12,7 @@ from typing import TypeAlias
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over, pod_key
 from batuta.backends.kube.jobtypes.job_type import Change, JobType, Run
-from batuta.backends.kube.objects import gpus_of
+from batuta.backends.kube.objects import gpu_indices
 from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
@@ -84,7 +84,7 @@ def place_of(pod: objects.Pod, cpu_only: bool) -> Span | None:
 
     A pod of a CPU-only job has no GPUs: its node is its place.
     """
-    gpus = () if cpu_only else gpus_of(pod)
+    gpus = () if cpu_only else gpu_indices(pod.metadata.annotations)
     return Span(pod.spec.node_name, gpus) if pod.spec.node_name and (gpus or cpu_only) else None
 
 

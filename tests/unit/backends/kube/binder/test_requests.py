@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.binder.gpu_table import gpu_indices
 from batuta.backends.kube.binder.requests import amount, is_guaranteed, is_resized, pod_requests, units
+from batuta.backends.kube.objects import gpu_indices
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,9 @@ def test_a_pod_is_guaranteed_when_its_requests_are_its_limits(spec: objects.PodS
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus"), [("0,1", (0, 1)), (" 3 , 2 ", (3, 2)), ("", ()), ("x", ()), ("1,-2", ()), ("1,1", (1,))]
+    ("text", "gpus"),
+    [("0,1", (0, 1)), (" 3 , 2 ", (3, 2)), ("", ()), ("x", ()), ("1,-2", ()), ("1,1", (1,)), ("9" * 4301, ())],
+    ids=lambda value: str(value)[:12],
 )
 def test_the_annotation_of_gpus_is_read_or_counts_as_absent(text: str, gpus: tuple[int, ...]) -> None:
     assert gpu_indices({"batuta.dev/gpus": text}) == gpus
