@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.server_process import run_batuta as batuta
+
 QUOTA = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
@@ -44,12 +46,6 @@ metadata: {name: default}
 spec: {clusterQueue: team}
 """
 BATUTA = (sys.executable, "-c", "from batuta.cli.main import run; run()")
-
-
-def batuta(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*BATUTA, *map(str, words)], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
-    )
 
 
 def test_simulate_prints_one_json_object_with_the_promised_keys() -> None:

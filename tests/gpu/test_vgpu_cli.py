@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.server_process import run_batuta
 from tests.support.vgpu import compiler
 
 
 def batuta(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "batuta", "vgpu", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=os.environ | env,
-    )
+    return run_batuta("vgpu", *words, env=os.environ | env)
 
 
 @pytest.fixture

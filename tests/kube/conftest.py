@@ -6,7 +6,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +21,12 @@ from tests.support.kube.programs import program, why_not
 SHARED = Options(controllers=True)
 
 OWN_CLUSTERS = pytest.StashKey[list[ControlPlane]]()
+LASTING = pytest.StashKey[dict[str, ControlPlane]]()
+"""By the name of their fixture: the control planes that last as long as the session."""
 
 MakeCluster = Callable[..., ControlPlane]
 AddNodes = Callable[..., list[str]]
+LastingCluster = Callable[[str, Options], AbstractContextManager[ControlPlane]]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -40,6 +43,20 @@ def _no_programs() -> str | None:
     if shutil.which("openssl") is None:
         return "no openssl on PATH"
     return why_not([*program_names(SHARED), "kube-scheduler", "kubectl"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Lets control planes sleep while tests run that have nothing to do with them: most of the session."""
+    for name, one in item.config.stash.get(LASTING, {}).items():
+        if name in getattr(item, "fixturenames", ()):
+            one.resume()
+    done = yield
+    if nextitem is not None and nextitem.path != item.path:  # a file may have an operator that goes on
+        for name, one in item.config.stash.get(LASTING, {}).items():
+            if name not in getattr(nextitem, "fixturenames", ()):
+                one.pause()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,12 +104,36 @@ def programs_for(pytestconfig: pytest.Config) -> Callable[[Options], None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(
-    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
+def lasting_cluster(
+    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> LastingCluster:
+    """Starts a control plane for a fixture of this name that is there to the end of the session."""
+    lasting = pytestconfig.stash.setdefault(LASTING, {})
+
+    @contextmanager
+    def start(fixture: str, options: Options) -> Iterator[ControlPlane]:
+        programs_for(options)
+        with ControlPlane(tmp_path_factory.mktemp(fixture), options) as running:
+            lasting[fixture] = running
+            try:
+                yield running
+            finally:
+                del lasting[fixture]
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def cluster(lasting_cluster: LastingCluster) -> Iterator[ControlPlane]:
     """The shared control plane: controllers and KWOK, no scheduler, no nodes but those you add."""
-    programs_for(SHARED)
-    with ControlPlane(tmp_path_factory.mktemp("cluster"), SHARED) as running:
+    with lasting_cluster("cluster", SHARED) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fragile(lasting_cluster: LastingCluster) -> Iterator[ControlPlane]:
+    """A control plane that tests may break, and leave running again. It knows nothing of Batuta."""
+    with lasting_cluster("fragile", Options()) as running:
         yield running
 
 

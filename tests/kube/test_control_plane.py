@@ -4,6 +4,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,18 @@ class TestTrouble:
         now = cluster.api.get("/api/v1/nodes")["metadata"]["resourceVersion"]
         cluster.add_nodes(1, prefix="later")
         assert first_event_of_watch(cluster, now)["object"]["metadata"]["name"] == "later-0"
+
+    def test_one_that_sleeps_takes_no_cpu_and_goes_on_when_it_wakes_up(self, cluster, namespace):
+        cluster.pause()
+        time.sleep(0.5)  # a thread that waits for a core stops when it gets one
+        try:
+            before = cluster.programs.cpu_s()
+            time.sleep(1.0)
+            assert cluster.programs.cpu_s() == before
+        finally:
+            cluster.resume()
+        assert cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", pod("later"))["kind"] == "Pod"
+        assert cluster.programs.ended() == []
 
     def test_nothing_is_left_when_the_tests_are_killed(self, programs_for, tmp_path):
         programs_for(Options())

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.support.chart import by_key
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.flags import Options
 from tests.support.kube.programs import program
+from tests.support.server_process import run_batuta
 
 HOME = "batuta-install"
 KINDS = (
@@ -41,8 +41,7 @@ def path_with_kubectl(cluster: ControlPlane) -> dict[str, str]:
 
 
 def batuta(env: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "batuta", "install", "--namespace", HOME, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
+    return run_batuta("install", "--namespace", HOME, *words, env=env)
 
 
 def test_install_and_uninstall(cluster: ControlPlane, path_with_kubectl: dict[str, str]):

@@ -26,7 +26,7 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from tests.kube.test_unified_job_crd import CRD
 from tests.support.kube.api import ApiError
 from tests.support.kube.control_plane import ControlPlane, wait_until
-from tests.support.kube.modules import crds
+from tests.support.kube.mpi_operator import PROGRAM, start_mpi_operator
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.programs import why_not
 from tests.support.unified_jobs import manifest, read
@@ -188,14 +188,11 @@ def test_members_that_stay_are_not_touched_by_a_change_in_place(
 @pytest.fixture(scope="module")
 def mpi_operator(cluster: ControlPlane) -> Iterator[ControlPlane]:
     """The shared control plane with mpi-operator beside it."""
-    if (problem := why_not(["mpi-operator"])) is not None:
+    if (problem := why_not([PROGRAM])) is not None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no mpi-operator: {problem}")
-    cluster.install_crds(crds("mpi-operator"))
-    cluster.new_namespace("mpi-operator")
-    flags = f"--kubeConfig={cluster.kubeconfig_path}", "--lock-namespace=mpi-operator"
-    running = cluster.run("mpi-operator", *flags)
+    start_mpi_operator(cluster)
     yield cluster
-    running.stop()
+    cluster.programs.stop(PROGRAM)
 
 
 def test_mpi_operator_runs_a_job_at_one_size_and_then_at_another(mpi_operator: Any, carry: Carry) -> None:

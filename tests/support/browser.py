@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
@@ -106,23 +108,59 @@ def visit(
 ) -> Iterator[Visit]:
     """Opens a link in a session of its own; at the end nothing may have gone wrong."""
     width, height = size
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="light" if scheme == "light" else "dark",
-        reduced_motion="reduce",
-        has_touch=size == PHONE,
-    )
-    context.set_default_timeout(15_000)
-    visitor = Visit(context.new_page(), link, expected=list(expected))
-    visitor.page.on("console", visitor.hear)
-    visitor.page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
-    visitor.page.on("request", visitor.see)
-    visitor.page.on("response", visitor.judge)
-    visitor.page.goto(link)
-    if wait:
-        visitor.page.locator("[data-testid=connection].live").wait_for()
-    try:
-        yield visitor
-    finally:
-        context.close()
+    page = _blank_page(browser, size == PHONE)
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
+    visitor = Visit(page, link, expected=list(expected))
+    with _listening(visitor):
+        try:
+            page.goto(link)
+            if wait:
+                page.locator("[data-testid=connection].live").wait_for()
+            yield visitor
+            _forget(page)
+        except BaseException:
+            del _PAGES[browser][size == PHONE]
+            page.context.close()
+            raise
     visitor.check()
+
+
+@contextmanager
+def _listening(visitor: Visit) -> Iterator[None]:
+    def complain(error: object) -> None:
+        visitor.complaints.append(f"exception: {error}")
+
+    heard = (
+        ("console", visitor.hear),
+        ("pageerror", complain),
+        ("request", visitor.see),
+        ("response", visitor.judge),
+    )
+    page: Any = visitor.page
+    for event, hear in heard:
+        page.on(event, hear)
+    yield
+    for event, hear in heard:
+        page.remove_listener(event, hear)
+
+
+_PAGES: WeakKeyDictionary[Browser, dict[bool, Page]] = WeakKeyDictionary()
+"""By whether it is touched. To make one, with processes of its own, takes longer than to open a link in it."""
+
+
+def _blank_page(browser: Browser, is_touched: bool) -> Page:
+    """A page without cookies and storage, which visits have one after the other."""
+    known = _PAGES.setdefault(browser, {})
+    if is_touched not in known:
+        context = browser.new_context(has_touch=is_touched)
+        context.set_default_timeout(15_000)
+        known[is_touched] = context.new_page()
+    return known[is_touched]
+
+
+def _forget(page: Page) -> None:
+    """Ends a visit so that the next one knows nothing of it."""
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.goto("about:blank")
+    page.context.clear_cookies()

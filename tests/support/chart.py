@@ -316,7 +316,7 @@ class Helm:
     ) -> list[Json]:
         done = self.render(values, name, namespace, *words, chart=chart)
         assert done.returncode == 0, done.stderr
-        return [found for found in yaml.safe_load_all(done.stdout) if found is not None]
+        return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found is not None]
 
     def _file(self, values: Mapping[str, Any]) -> Path:
         path = self._folder / "values.json"

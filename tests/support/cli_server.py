@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from batuta.cli.main import app
-from tests.support.server_process import fork_server
+from tests.support.server_process import run_batuta
 
 WITHIN_S = 60.0
 
@@ -43,16 +42,7 @@ class Cli:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A call to its end, whatever the exit code, in a process of its own."""
-        with tempfile.TemporaryDirectory(prefix="batuta-cli-") as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            process = fork_server().run(arguments, out, err, cwd=self.cwd, env=self._environ())
-            try:
-                code = process.wait(WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                said = f"{out.read_text()}\n{err.read_text()}"
-                raise AssertionError(f"batuta {' '.join(arguments)} does not end:\n{said}") from None
-            return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+        return run_batuta(*arguments, cwd=self.cwd, env=self._environ(), within_s=WITHIN_S)
 
     def _environ(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BATUTA_")}

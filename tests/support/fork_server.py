@@ -4,7 +4,7 @@ All that servers, operators and the client import is imported once, here: that t
 seconds of CPU, and the tests start hundreds. One JSON object per line comes in and one goes out:
 
     {"start": {options of UpOptions}, "log": PATH}             a child serves                 {"pid": PID}
-    {"run": [words], "cwd": PATH, "env": {…}, "out": PATH, "err": PATH, "alone": BOOL}
+    {"run": [words], "cwd": PATH, "env": {…}, "in": PATH, "out": PATH, "err": PATH, "alone": BOOL}
                                                                a child is `batuta words`,     {"pid": PID}
                                                                alone: in a session of its own
     {"look": PID}                                              whether it has ended           {"code": CODE or null}
@@ -30,9 +30,21 @@ from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_summaries
 
 LATE = (
+    "_strptime",
+    "anyio._backends._asyncio",
+    "anyio.streams.tls",
     "batuta.bootstrap.operator",
     "batuta.client.client",
     "batuta.store.postgres",
+    "concurrent.futures.thread",
+    "encodings.idna",
+    "fastapi.telemetry._runtime",
+    "httpcore2",
+    "importlib.resources.readers",
+    "pydantic.dataclasses",
+    "truststore",
+    "typer._adapters",
+    "typer._click.decorators",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
@@ -87,7 +99,7 @@ def _look(pid: int, alive: set[int]) -> int | None:
 
 def _serve(asked: dict[str, Any]) -> None:
     os.setsid()
-    _redirect("/", asked["log"], asked["log"])
+    _redirect("/", os.devnull, asked["log"], asked["log"])
     options = asked["start"]
     sys.exit(serve(UpOptions(**(options | {"home": Path(options["home"])}))))
 
@@ -97,14 +109,14 @@ def _run(asked: dict[str, Any]) -> None:
         os.setsid()
     os.environ.clear()
     os.environ.update(asked["env"])
-    _redirect(asked["cwd"], asked["out"], asked["err"])
+    _redirect(asked["cwd"], asked["in"], asked["out"], asked["err"])
     sys.argv = ["batuta", *asked["run"]]
     run()
 
 
-def _redirect(cwd: str, out: str, err: str) -> None:
+def _redirect(cwd: str, read: str, out: str, err: str) -> None:
     os.chdir(cwd)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(read, os.O_RDONLY), 0)
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
 

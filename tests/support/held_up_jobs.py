@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cli_server import Cli
+from tests.support.server_process import PlainServers
 
 SCRIPT = """
 import os, sys, time
@@ -86,11 +87,11 @@ def story(cli: Cli, job: str) -> list[str]:
 def small_nodes(folder: Path, count: int, *words: str) -> Iterator[Cli]:
     """A server with so many nodes of one GPU each."""
     cli = Cli(folder / "home", folder)
-    started = cli.run("up", "--virtual", "--nodes", str(count), "--gpus", "1", "--port", "0", "-d", *words)
-    assert started.returncode == 0, started.stderr
-    try:
-        yield cli
-    finally:
-        cli.run("cancel", "--all", "-y")
-        done = cli.run("down")
-        assert done.returncode == 0, done.stderr
+    with PlainServers(folder) as servers:
+        servers.start(cli.home, "--nodes", str(count), "--gpus", "1", *words).wait_ready()
+        try:
+            yield cli
+        finally:
+            cli.run("cancel", "--all", "-y")
+            done = cli.run("down")
+            assert done.returncode == 0, done.stderr

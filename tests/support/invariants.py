@@ -1,15 +1,15 @@
 """What is true of every World after every event, and of every plan: computed anew, then compared."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from batuta.core.cluster import Node, Operator, Placement, Requirement
 from batuta.core.job import DesiredState, Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
-from batuta.core.node_table import ROOMY, wishes_of
+from batuta.core.node_table import ROOMY, NodeRequirements, wishes_of
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.quota import FlavorResource
 from batuta.core.reason import Reason
@@ -18,6 +18,8 @@ from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import demand
 
 WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
+WITHOUT_PLACEMENT = (Phase.WAITING, Phase.STOPPING)
+RUNNING, BROKEN = Phase.RUNNING, Phase.BROKEN
 WHY_IT_WAITS = {
     *(Reason.QUEUE_MISSING, Reason.QUEUE_LEAVES, Reason.EXCEEDS_QUOTA, Reason.NO_MATCHING_FLAVOR),
     *(Reason.BEHIND_ANOTHER, Reason.KEPT_FOR_ANOTHER, Reason.QUOTA_SHORT_OF_CPUS, Reason.QUOTA_SHORT_OF_PODS),
@@ -31,6 +33,47 @@ WHY_IT_WAITS = {
     *(Reason.PARKED, Reason.PARKED_IDLE, Reason.CANCELLING, Reason.EVICTED, Reason.RESTART_BACKOFF),
 }
 """The reasons that make sense for a job without GPUs."""
+PHASES = {int(phase) for phase in Phase}
+RUN = tuple(DesiredState).index(DesiredState.RUN)
+NOBODY = ForeignUsage()
+ANYONE = Job("anyone", 0.0, tolerations=("*",))
+"""It would take whatever is open."""
+REMEMBERED = 5_000
+"""Jobs beyond which it is time to begin anew: most of them are over."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What follows from a job alone. A job never changes, so it is found once and not after every event."""
+
+    job: Job  # held, so that no other job gets its `id()`
+    key: tuple[float, int, JobId]
+    columns: tuple[int, ...]
+    legal: list[int]
+    speeds: list[float]
+    wishes: NodeRequirements
+    alone: dict[tuple[int, int, ForeignUsage], tuple[Node, int | None]] = field(default_factory=dict)
+    """What it could have of a node by itself: by the node's `id()`, its GPUs that are well (-1 where only CPUs
+    count), and what others use."""
+
+
+_facts: dict[int, Facts] = {}
+
+
+def facts_of(job: Job) -> Facts:
+    found = _facts.get(id(job))
+    if found is None:
+        if len(_facts) >= REMEMBERED:
+            _facts.clear()
+        found = _facts[id(job)] = Facts(
+            job,
+            (job.submit_s, job.sequence, job.id),
+            (job.size, job.min, job.max, job.gpus_per_replica or 1, job.cpu_only, job.priority),
+            list(legal_sizes(job)),
+            [job.curve.at(n) for n in range(job.max + 2)],
+            wishes_of(job),
+        )
+    return found
 
 
 def check_invariants(
@@ -62,31 +105,35 @@ def check_invariants(
 
 def check_table(jobs: JobTable) -> None:
     """Rows are dense, sorted, and every list and dict agrees about them."""
-    keys = [(job.submit_s, job.sequence, job.id) for job in jobs.jobs]
+    facts = [facts_of(job) for job in jobs.jobs]
+    keys = [own.key for own in facts]
     assert jobs.n == len(jobs.ids) == len(jobs.jobs) == len(jobs.placements) == len(keys)
     assert keys == sorted(keys)
     assert jobs.ids == [job.id for job in jobs.jobs]
     assert jobs.key_of == dict(zip(jobs.ids, keys, strict=True))
     assert [jobs.row(job) for job in jobs.ids] == list(range(jobs.n))
-    for row, job in enumerate(jobs.jobs):
-        told = {name.removeprefix("i."): column[row] for name, column in jobs.stored_columns().items()}
-        assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
-        assert told["step"] == (job.gpus_per_replica or 1)
-        assert told["cpu_only"] == job.cpu_only
-        assert not job.cpu_only or jobs.attained_gpu_s[row] == 0, f"{job.id} has used GPUs"
-        assert told["priority"] == job.priority
-        assert told["queue"] == jobs.queues[job.namespace, job.queue]
-        assert jobs.legal_sizes().of(row).tolist() == list(legal_sizes(job))
-        assert jobs.speed().row(row, job.max + 1).tolist() == [job.curve.at(n) for n in range(job.max + 2)]
-        assert jobs.submit_s[row] == job.submit_s
-        assert jobs.remaining_s[row] >= 0
-        assert jobs.attained_gpu_s[row] >= jobs.service_gpu_s[row] >= 0
-        assert np.isfinite(jobs.anchor_s[row])
+    stored = jobs.stored_columns()
+    told = [stored[f"i.{name}"].tolist() for name in ("size", "min", "max", "step", "cpu_only", "priority")]
+    assert list(zip(*told, strict=True)) == [own.columns for own in facts]
+    assert stored["i.queue"].tolist() == [jobs.queues[job.namespace, job.queue] for job in jobs.jobs]
+    legal, speed = jobs.legal_sizes(), jobs.speed()
+    for row, own in enumerate(facts):
+        assert legal.of(row).tolist() == own.legal
+        assert speed.row(row, own.job.max + 1).tolist() == own.speeds
+    assert jobs.submit_s.tolist() == [job.submit_s for job in jobs.jobs]
+    assert all(left_s >= 0 for left_s in jobs.remaining_s.tolist())
+    for job, attained, service in zip(
+        jobs.jobs, jobs.attained_gpu_s.tolist(), jobs.service_gpu_s.tolist(), strict=True
+    ):
+        assert not job.cpu_only or attained == 0, f"{job.id} has used GPUs"
+        assert attained >= service >= 0
+    assert all(map(math.isfinite, jobs.anchor_s.tolist()))
 
 
 def check_counters(jobs: JobTable) -> None:
     """What is counted as events come in is what one finds by looking at all jobs."""
-    phases = Counter(Phase(int(phase)) for phase in jobs.phase)
+    phases = Counter(jobs.phase.tolist())
+    assert phases.keys() <= PHASES
     assert jobs.moving == phases[Phase.STARTING] + phases[Phase.RESIZING]
     assert jobs.broken == phases[Phase.BROKEN]
     assert jobs.picky == sum(job.share is not None or bool(job.gpu_types) for job in jobs.jobs)
@@ -103,10 +150,10 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.checkpoints.keys() <= set(jobs.ids)
     assert jobs.beside.cpus_milli == sum(job.size * job.cpus_milli_per_gpu for job in with_gpus)
     assert jobs.beside.memory_mib == sum(job.size * job.memory_mib_per_gpu for job in with_gpus)
-    assert jobs.short == {job.id for gpus, job in zip(jobs.held, jobs.jobs, strict=True) if gpus != job.max}
+    assert jobs.short == {job.id for gpus, job in zip(jobs.held.tolist(), jobs.jobs, strict=True) if gpus != job.max}
     assert jobs.held_back == sum(
-        wish != DesiredState.RUN or not_before_s > 0
-        for wish, not_before_s in zip(jobs.wish, jobs.not_before_s, strict=True)
+        wish != RUN or not_before_s > 0
+        for wish, not_before_s in zip(jobs.wish.tolist(), jobs.not_before_s.tolist(), strict=True)
     )
     assert (jobs.in_motion() is None) == (jobs.moving == 0)
     assert (jobs.is_broken() is None) == (jobs.broken == 0)
@@ -122,7 +169,7 @@ def check_nodes(world: World) -> None:
     for i, node in enumerate(world.nodes.nodes):
         lost, cordoned = bool(world.lost >> i & 1), bool(world.cordoned >> i & 1)
         whole = (1 << node.gpus) - 1
-        bad = (world.ill.get(i, 0) | world.others.get(i, ForeignUsage()).gpus) & whole
+        bad = (world.ill.get(i, 0) | world.others.get(i, NOBODY).gpus) & whole
         if bad:
             missing[i] = bad
         assert world.layout.healthy[i] == (0 if lost else whole & ~bad), node.name
@@ -175,7 +222,7 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
     anew = Layout(world.nodes)
     taken: Counter[tuple[int, int]] = Counter()
     for i, node in enumerate(world.nodes.nodes):
-        others = world.others.get(i, ForeignUsage())
+        others = world.others.get(i, NOBODY)
         anew.free.append(0)
         anew.cpus_milli.append((node.cpus_milli or UNCOUNTED) - others.cpus_milli)
         anew.memory_mib.append((node.memory_mib or UNCOUNTED) - others.memory_mib)
@@ -216,16 +263,16 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
 def check_reach(world: World) -> None:
     """Whoever wants more than the open nodes could give to it is marked: found by trying every node."""
     marked = []
-    anyone = Job("anyone", 0.0, tolerations=("*",))
-    open_gpus = [most_alone(world, anyone, kind) for kind in range(len(world.nodes.types))]
+    open_gpus = most_by_kind(world, ANYONE)
     for job in world.jobs.jobs:
+        reach = world.caches.reach[facts_of(job).wishes]
         if job.cpu_only:
             kinds = [-1, *range(len(world.nodes.types))]
-            assert world.caches.reach[wishes_of(job)] == [most_replicas(world, job, kinds)], job.id
+            assert reach == [most_replicas(world, job, kinds)], job.id
             marked.append(False)
             continue
-        most = [most_alone(world, job, kind) for kind in range(len(world.nodes.types))]
-        assert world.caches.reach[wishes_of(job)] == most, job.id
+        most = most_by_kind(world, job)
+        assert reach == most, job.id
         wanted = [job.size if most[kind] == gpus else job.max for kind, gpus in enumerate(open_gpus)]
         marked.append(not most or any(most[kind] < wanted[kind] for kind in range(len(most))))
     assert world.jobs.is_narrow.tolist() == marked
@@ -269,41 +316,68 @@ def tolerated(job: Job, taint: str) -> bool:
 def most_replicas(world: World, job: Job, kinds: Sequence[int]) -> int:
     """How many replicas a CPU-only job could have with nobody else on the open nodes of these types."""
     by_node: dict[int, int] = {}
-    for i, node in enumerate(world.nodes.nodes):
-        others = world.others.get(i, ForeignUsage())
-        if suits(job, node) and world.layout.usable >> i & 1 and world.nodes.type_of[i] in kinds:
-            each = [ROOMY]
-            if node.cpus_milli and job.cpus_milli_per_gpu:
-                each.append(max(node.cpus_milli - others.cpus_milli, 0) // job.cpus_milli_per_gpu)
-            if node.memory_mib and job.memory_mib_per_gpu:
-                each.append(max(node.memory_mib - others.memory_mib, 0) // job.memory_mib_per_gpu)
-            by_node[i] = min(each)
+    known = facts_of(job).alone
+    for i, (node, kind) in enumerate(zip(world.nodes.nodes, world.nodes.type_of, strict=True)):
+        if kind in kinds and world.layout.usable >> i & 1:
+            others = world.others.get(i, NOBODY)
+            found = known.get((id(node), -1, others))
+            if found is None:
+                found = known[id(node), -1, others] = (node, replicas_of_node(job, node, others))
+            if found[1] is not None:
+                by_node[i] = found[1]
     return in_one_place(world, job, by_node)
+
+
+def replicas_of_node(job: Job, node: Node, others: ForeignUsage) -> int | None:
+    """How many replicas a CPU-only job could have on one node with nobody else there; None if it does not suit."""
+    if not suits(job, node):
+        return None
+    each = [ROOMY]
+    if node.cpus_milli and job.cpus_milli_per_gpu:
+        each.append(max(node.cpus_milli - others.cpus_milli, 0) // job.cpus_milli_per_gpu)
+    if node.memory_mib and job.memory_mib_per_gpu:
+        each.append(max(node.memory_mib - others.memory_mib, 0) // job.memory_mib_per_gpu)
+    return min(each)
 
 
 def most_alone(world: World, job: Job, kind: int) -> int:
     """How many GPUs of a type a job could have with nobody else on the open nodes."""
-    by_node: dict[int, int] = {}
-    for i, node in enumerate(world.nodes.nodes):
-        others = world.others.get(i, ForeignUsage())
-        cpus_milli, memory_mib = node.cpus_milli - others.cpus_milli, node.memory_mib - others.memory_mib
-        if not suits(job, node) or not world.layout.usable >> i & 1 or world.nodes.type_of[i] != kind:
-            continue
-        healthy = [gpu for gpu in range(node.gpus) if world.layout.healthy[i] >> gpu & 1]
-        if job.share is not None and job.share.memory_mib > node.gpu_memory_mib:
-            healthy = []
-        counts = [len(healthy)]
-        if job.topology.single_numa and node.numa:
-            counts = [sum(node.numa[gpu] == own for gpu in healthy) for own in set(node.numa)]
-        legal = [
-            n
-            for n in range(max(counts) + 1)
-            if n % job.gpus_per_replica == 0
-            and (not node.cpus_milli or n * job.cpus_milli_per_gpu <= max(cpus_milli, 0))
-            and (not node.memory_mib or n * job.memory_mib_per_gpu <= max(memory_mib, 0))
-        ]
-        by_node[i] = max(legal)
-    return in_one_place(world, job, by_node)
+    return most_by_kind(world, job)[kind]
+
+
+def most_by_kind(world: World, job: Job) -> list[int]:
+    """By type: how many GPUs a job could have with nobody else on the open nodes."""
+    by_kind: list[dict[int, int]] = [{} for _ in world.nodes.types]
+    known = facts_of(job).alone
+    for i, (node, kind) in enumerate(zip(world.nodes.nodes, world.nodes.type_of, strict=True)):
+        if kind >= 0 and world.layout.usable >> i & 1:
+            healthy, others = world.layout.healthy[i], world.others.get(i, NOBODY)
+            found = known.get((id(node), healthy, others))
+            if found is None:
+                found = known[id(node), healthy, others] = (node, most_of_node(job, node, healthy, others))
+            if found[1] is not None:
+                by_kind[kind][i] = found[1]
+    return [in_one_place(world, job, by_node) for by_node in by_kind]
+
+
+def most_of_node(job: Job, node: Node, healthy_gpus: int, others: ForeignUsage) -> int | None:
+    """How many GPUs of one node a job could have with nobody else there; None if the node does not suit it."""
+    if not suits(job, node):
+        return None
+    cpus_milli, memory_mib = node.cpus_milli - others.cpus_milli, node.memory_mib - others.memory_mib
+    healthy = [gpu for gpu in range(node.gpus) if healthy_gpus >> gpu & 1]
+    if job.share is not None and job.share.memory_mib > node.gpu_memory_mib:
+        healthy = []
+    counts = [len(healthy)]
+    if job.topology.single_numa and node.numa:
+        counts = [sum(node.numa[gpu] == own for gpu in healthy) for own in set(node.numa)]
+    return max(
+        n
+        for n in range(max(counts) + 1)
+        if n % job.gpus_per_replica == 0
+        and (not node.cpus_milli or n * job.cpus_milli_per_gpu <= max(cpus_milli, 0))
+        and (not node.memory_mib or n * job.memory_mib_per_gpu <= max(memory_mib, 0))
+    )
 
 
 def in_one_place(world: World, job: Job, by_node: dict[int, int]) -> int:
@@ -325,24 +399,27 @@ def in_one_place(world: World, job: Job, by_node: dict[int, int]) -> int:
 def check_gangs(world: World, changed: Collection[JobId] = (), as_planned: bool = True) -> None:
     """A job has all the GPUs of a legal size, or none; only one that was just broken has a rest of them."""
     jobs = world.jobs
-    for row, (job, placement) in enumerate(zip(jobs.jobs, jobs.placements, strict=True)):
-        phase = Phase(int(jobs.phase[row]))
-        assert int(jobs.held[row]) == (0 if placement is None else placement.units), job.id
-        assert (phase in (Phase.WAITING, Phase.STOPPING)) == (placement is None), job.id
-        assert (phase is Phase.BROKEN) == (jobs.lost_gpus[row] > 0), job.id
-        assert phase is Phase.RUNNING or jobs.rate[row] == 0, f"{job.id} makes progress {phase.name}"
+    columns = (jobs.held, jobs.lost_gpus, jobs.rate, jobs.gpu_type, jobs.first_start_s)
+    for row, (job, placement, held, lost, rate, kind, first_start_s) in enumerate(
+        zip(jobs.jobs, jobs.placements, *(column.tolist() for column in columns), strict=True)
+    ):
+        phase = jobs.phase_of(row)
+        assert held == (0 if placement is None else placement.units), job.id
+        assert (phase in WITHOUT_PLACEMENT) == (placement is None), job.id
+        assert (phase is BROKEN) == (lost > 0), job.id
+        assert phase is RUNNING or rate == 0, f"{job.id} makes progress {phase.name}"
         if placement is None:
-            assert jobs.gpu_type[row] == -1
+            assert kind == -1
             continue
         own = gpus_of(world, placement)
         if job.cpu_only:
             assert not own
-            assert jobs.gpu_type[row] == -1
+            assert kind == -1
             assert phase not in WITH_GPUS or job.id in changed or len(placement.spans) == job.size
             continue
         kinds = {world.nodes.type_of[i] for i, _ in (own if as_planned else own[:1])}
-        assert kinds == {int(jobs.gpu_type[row])}, f"{job.id} has GPUs of two types"
-        assert not np.isnan(jobs.first_start_s[row])
+        assert kinds == {kind}, f"{job.id} has GPUs of two types"
+        assert not math.isnan(first_start_s)
         if phase in WITH_GPUS:
             check_gang(job, placement, size_is_current=job.id not in changed)
 
@@ -502,10 +579,10 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.caches.reach)),
         *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside),
         *(jobs.held_back, dict(world.progress), world.policy),
-        # As text, because NaN is not equal to itself.
-        tuple(str(column.tolist()) for column in jobs.stored_columns().values()),
-        *(tuple(jobs.curves.flat.tolist()), dict(jobs.curves.places)),
-        *(str(jobs.size_sets.matrix.tolist()), dict(jobs.size_sets.places)),
+        # As bytes, because NaN is not equal to itself.
+        tuple((name, column.tobytes()) for name, column in jobs.stored_columns().items()),
+        *(jobs.curves.flat.tobytes(), dict(jobs.curves.places)),
+        *(jobs.size_sets.matrix.shape, jobs.size_sets.matrix.tobytes(), dict(jobs.size_sets.places)),
         *(tuple(layout.free), tuple(layout.healthy), tuple(layout.cpus_milli), tuple(layout.memory_mib)),
         *(tuple(layout.buckets), dict(layout.cards), layout.usable, layout.total_free),
         *(tuple(nodes.nodes), dict(nodes.index), tuple(nodes.types), tuple(nodes.type_of)),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +26,49 @@ REPO = Path(__file__).resolve().parents[2]
 _PATIENCE_S = 120.0
 
 
+class WriterServer:
+    """The process that all writers are forked from: what they import is imported once."""
+
+    def __init__(self) -> None:
+        self._door, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "tests.unit.store.killed_writer", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=REPO, pass_fds=(theirs.fileno(),))
+        self._answers = self._door.makefile("r")
+        atexit.register(self._close)
+
+    def start(self, address: str, seed: int, stdout: int) -> int:
+        """Forks a writer that speaks to `stdout`; returns its pid."""
+        socket.send_fds(self._door, [f"{json.dumps([address, seed])}\n".encode()], [stdout])
+        return int(self._answers.readline())
+
+    def wait(self, pid: int) -> int:
+        """How a writer ended; until somebody asks, its pid is its own."""
+        self._door.sendall(f"{pid}\n".encode())
+        return int(self._answers.readline())
+
+    def _close(self) -> None:
+        """It ends as soon as its door is closed; so it does when this process is killed."""
+        self._answers.close()
+        self._door.close()
+        self._process.wait()
+
+
+@cache
+def writer_server() -> WriterServer:
+    return WriterServer()
+
+
 class KilledWriter:
     """A process that writes a story and says after each commit how far it is."""
 
     def __init__(self, address: str, seed: int) -> None:
-        command = [sys.executable, "-m", "tests.unit.store.killed_writer", address, str(seed)]
-        self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE)
+        reading, writing = os.pipe()
+        self._said = os.fdopen(reading, "rb")
+        self.pid = writer_server().start(address, seed, writing)
+        os.close(writing)
         # One that hangs is a failure, and not a test that never ends.
-        self._watchdog = threading.Timer(_PATIENCE_S, self.process.kill)
+        self._watchdog = threading.Timer(_PATIENCE_S, os.kill, (self.pid, signal.SIGKILL))
         self._watchdog.daemon = True
         self._watchdog.start()
         self.said = 0
@@ -35,20 +76,18 @@ class KilledWriter:
 
     def hear(self, lines: int) -> None:
         """Waits for so many commits."""
-        assert self.process.stdout is not None
         for _ in range(lines):
-            line = self.process.stdout.readline()
-            assert line, f"the writer died by itself: {self.process.wait()}"
+            line = self._said.readline()
+            assert line, "the writer died by itself"
             self.said = int(line)
 
     def kill(self) -> int:
         """kill -9; returns the last number that it said was durable."""
-        assert self.process.stdout is not None
-        self.process.kill()
-        whole = self.process.stdout.read().split(b"\n")[:-1]
-        assert self.process.wait() == -9
-        self.process.stdout.close()
+        os.kill(self.pid, signal.SIGKILL)
+        whole = self._said.read().split(b"\n")[:-1]
         self._watchdog.cancel()
+        assert writer_server().wait(self.pid) == -signal.SIGKILL
+        self._said.close()
         self.said = int(whole[-1]) if whole else self.said
         return self.said
 
@@ -58,7 +97,7 @@ class KilledWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
+        if not self._said.closed:
             self.kill()
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _STORAGE = """\
 [storage]
 driver = "vfs"
 graphroot = "{folder}/root"
-runroot = "{folder}/run"
+runroot = "{run}"
 """
 _ENGINE = """\
 [engine]
@@ -65,12 +66,28 @@ class Podman:
 @contextmanager
 def a_podman(folder: Path) -> Iterator[Podman]:
     """Skips where podman cannot run a container: that is about the machine."""
+    # podman cannot clean up after a container if this path has more than 50 characters, as those of pytest have; who
+    # waits for the container's end then waits 20 seconds longer.
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as run:
+        podman = _install(folder, run)
+        try:
+            yield podman
+        finally:
+            subprocess.run(
+                ["podman", "rm", "--all", "--force", "--time", "0"],
+                env=podman.environ,
+                capture_output=True,
+                check=False,
+            )
+
+
+def _install(folder: Path, run: str) -> Podman:
     busybox = shutil.which("busybox")
     for name, found in (("podman", shutil.which("podman")), ("busybox-static", busybox)):
         if found is None:
             pytest.skip(f"needs {name}: apt-get install {name}")
     assert busybox is not None
-    (folder / "storage.conf").write_text(_STORAGE.format(folder=folder))
+    (folder / "storage.conf").write_text(_STORAGE.format(folder=folder, run=run))
     # crun does not know hybrid cgroups; where there is runc, it is asked.
     runtime = 'runtime = "runc"' if shutil.which("runc") else ""
     (folder / "containers.conf").write_text(_ENGINE.format(runtime=runtime))
@@ -93,9 +110,4 @@ def a_podman(folder: Path) -> Iterator[Podman]:
         assert said == "the image\n"
     except (AssertionError, OSError, subprocess.SubprocessError) as problem:
         pytest.skip(f"podman cannot run a container on this machine: {str(problem)[:300]}")
-    try:
-        yield podman
-    finally:
-        subprocess.run(
-            ["podman", "rm", "--all", "--force", "--time", "0"], env=environ, capture_output=True, check=False
-        )
+    return podman

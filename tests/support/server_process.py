@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -76,10 +77,8 @@ class ServerProcess:
         return self.wait()
 
     def wait(self, within_s: float = GONE_WITHIN_S) -> int:
-        give_up = time.monotonic() + within_s
-        while self.is_alive:
-            assert time.monotonic() < give_up, f"server {self.pid} still lives after {within_s} s"
-            time.sleep(_PAUSE_S)
+        _wait_for_end(self.pid, lambda: None if self.is_alive else self.code, within_s)
+        assert not self.is_alive, f"server {self.pid} still lives after {within_s} s"
         assert self.code is not None
         return self.code
 
@@ -126,6 +125,17 @@ def readiness(url: str, timeout_s: float = 2.0) -> tuple[int, str]:
         return 0, str(error)
 
 
+def _wait_for_end(pid: int, look: Callable[[], int | None], within_s: float | None) -> None:
+    """Returns at the end of a process, or after this time. It is reaped by `look` alone, so the pid stays its own."""
+    if look() is not None:
+        return
+    process = os.pidfd_open(pid)
+    try:
+        select.select([process], [], [], within_s)
+    finally:
+        os.close(process)
+
+
 class ForkedProcess:
     """A call of `batuta` that was forked, with what the tests use of `subprocess.Popen`."""
 
@@ -140,11 +150,9 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        give_up = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if give_up is not None and time.monotonic() > give_up:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            time.sleep(_PAUSE_S)
+        _wait_for_end(self.pid, self.poll, timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -188,11 +196,12 @@ class ForkServer:
         *,
         cwd: Path,
         env: Mapping[str, str] | None = None,
+        reads: str = os.devnull,
         alone: bool = False,
     ) -> ForkedProcess:
         """`batuta words`; what it says is added to the end of the files. `alone`: in a session of its own."""
         where = {"cwd": str(cwd), "env": dict(os.environ if env is None else env)}
-        said = {"out": str(out), "err": str(err or out)}
+        said = {"in": reads, "out": str(out), "err": str(err or out)}
         pid = self._ask({"run": [*words], "alone": alone, **where, **said})["pid"]
         return ForkedProcess(pid, lambda: self._ask({"look": pid})["code"])
 
@@ -232,6 +241,22 @@ def fork_server() -> ForkServer:
 
     atexit.register(close)
     return server
+
+
+def run_batuta(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, within_s: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """A call of `batuta` to its end, whatever the exit code, in a forked process."""
+    with tempfile.TemporaryDirectory(prefix="batuta-cli-") as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = fork_server().run([*map(str, words)], out, err, cwd=cwd or Path.cwd(), env=env)
+        try:
+            code = process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said = f"{out.read_text()}\n{err.read_text()}"
+            raise AssertionError(f"batuta {' '.join(map(str, words))} does not end:\n{said}") from None
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
 
 
 class PlainServers:

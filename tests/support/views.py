@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -63,14 +64,21 @@ def draw_curve(random: Random, largest: int, exact: bool) -> tuple[float, ...]:
     return (0.0, *(n**exponent for n in range(1, largest + 1)))
 
 
+# Made once: to make strategies for every draw takes longer than to draw from them.
+STEPS, FIRST_SIZES, FURTHER_SIZES = st.sampled_from([1, 1, 1, 2, 4]), st.integers(1, 3), st.integers(0, 5)
+SEEDS, GPUS = st.integers(0, 2**16), st.integers(0, 40)
+GPUS_BY_TYPE = st.lists(st.integers(0, 16), min_size=2, max_size=3)
+
+
+@cache
 @st.composite
 def snapshot_jobs(draw: st.DrawFn, number: int, *, exact: bool = False) -> SnapshotJob:
     """A sound job of any shape. Few distinct times, so that ties are common."""
-    step = draw(st.sampled_from([1, 1, 1, 2, 4]))
-    low = step * draw(st.integers(1, 3))
-    high = low + step * draw(st.integers(0, 5))
+    step = draw(STEPS)
+    low = step * draw(FIRST_SIZES)
+    high = low + step * draw(FURTHER_SIZES)
     # What is left needs no shrinking, and one draw instead of thirty makes the tests three times as fast.
-    random = Random(draw(st.integers(0, 2**16)))
+    random = Random(draw(SEEDS))
     legal = list(range(low, high + 1, step))
     sizes = None
     if random.random() < 0.3:
@@ -99,7 +107,7 @@ def snapshot_jobs(draw: st.DrawFn, number: int, *, exact: bool = False) -> Snaps
 def pools(draw: st.DrawFn, *, most: int = 14, exact: bool = False) -> tuple[int, list[SnapshotJob]]:
     """A capacity and jobs; they are not in the order of their submission."""
     jobs = [draw(snapshot_jobs(k, exact=exact)) for k in range(draw(st.integers(0, most)))]
-    return draw(st.integers(0, 40)), jobs
+    return draw(GPUS), jobs
 
 
 def make_typed(
@@ -127,7 +135,7 @@ def make_typed(
 def typed_pools(draw: st.DrawFn, *, most: int = 8) -> TypedView:
     """Jobs and two or three GPU types; some jobs refuse some of them."""
     jobs = [draw(snapshot_jobs(k)) for k in range(draw(st.integers(0, most)))]
-    capacity = draw(st.lists(st.integers(0, 16), min_size=2, max_size=3))
-    random = Random(draw(st.integers(0, 2**16)))
+    capacity = draw(GPUS_BY_TYPE)
+    random = Random(draw(SEEDS))
     speeds = [[random.choice([0.0, 0.25, 1.0, 1.0, 3.0]) for _ in capacity] for _ in jobs]
     return make_typed(capacity, build_view(sum(capacity), jobs), speeds)

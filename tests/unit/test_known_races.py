@@ -106,6 +106,7 @@ def test_every_known_race_is_a_test_that_exists():
         assert f"def {name.rpartition('::')[2].partition('[')[0]}(" in (REPO / file).read_text()
 
 
+@pytest.mark.slow
 def test_pytest_says_how_a_run_ended(tmp_path: Path):
     """With two processes: a test that fails, one that cannot be set up, and one that passes."""
     suite = tmp_path / "suite"

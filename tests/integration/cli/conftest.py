@@ -1,10 +1,13 @@
 """One server for all tests here: two nodes with four virtual GPUs each."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from batuta.client.client import Client
+from batuta.client.errors import ClientError
 from tests.support.cli_server import Cli
 from tests.support.server_process import fork_server
 
@@ -23,7 +26,10 @@ def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def cli(server_home: Path, tmp_path: Path) -> Iterator[Cli]:
     cli = Cli(server_home, tmp_path)
     yield cli
-    cli.run("cancel", "--all", "-y")
+    with Client(home=server_home) as client:
+        for job in client.jobs(active=True):
+            with suppress(ClientError):  # it has just ended
+                client.cancel(job)
 
 
 @pytest.fixture

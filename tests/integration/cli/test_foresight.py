@@ -59,16 +59,6 @@ def test_explain_and_eta_agree_on_when_a_job_starts(cli):
     assert "expected to start in" in cli.ok("explain", waits)
 
 
-def test_a_few_jobs_on_a_new_server_are_not_taken_for_what_keeps_coming(cli):
-    """Whoever tries it out submits some, one after another; they say nothing of the next hours."""
-    for _ in range(4):
-        cli.launch("--", "sleep 300")
-        time.sleep(11.0)
-    told = cli.json("eta")
-    assert "if nothing else arrives" in told["assumes"]
-    assert not any("keep coming" in one for one in told["assumes"])
-
-
 def test_the_past_is_replayed_while_the_server_runs(cli):
     job = cli.launch("--", "true")
     cli.wait(job, "SUCCEEDED")

@@ -1,5 +1,6 @@
 """`image_id` on a live server: run in a container where there is a runtime, refused where there is none."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.support.cli_server import Cli
 from tests.support.podman import IMAGE, Podman, a_podman
+from tests.support.server_process import PlainServers
 
 TASK = f"""\
 name: inside
@@ -24,11 +26,6 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         yield podman
 
 
-def serve(cli: Cli) -> None:
-    started = cli.run("up", "--virtual", "--port", "0", "-d")
-    assert started.returncode == 0, started.stderr
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "task.yaml").write_text(TASK)
@@ -42,18 +39,25 @@ def without_runtime(folder: Path) -> Iterator[Cli]:
     programs.mkdir()
     (programs / "docker").write_text(WITHOUT_ENGINE)
     (programs / "docker").chmod(0o755)
-    cli = Cli(folder / "home", folder, {"PATH": str(programs)})
-    serve(cli)
-    yield cli
-    cli.run("down")
+    environ = {"PATH": str(programs)}
+    with PlainServers(folder) as servers:
+        servers.start(folder / "home", env=os.environ | environ).wait_ready()
+        yield Cli(folder / "home", folder, environ)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, podman: Podman) -> Iterator[Path]:
+    """The state directory of a server that has podman."""
+    folder = tmp_path_factory.mktemp("server")
+    with PlainServers(folder) as servers:
+        servers.start(folder / "home", env=podman.environ).wait_ready()
+        yield folder / "home"
+        Cli(folder / "home", folder).ok("down")
 
 
 @pytest.fixture
-def with_podman(folder: Path, podman: Podman) -> Iterator[Cli]:
-    cli = Cli(folder / "home", folder, podman.environ)
-    serve(cli)
-    yield cli
-    cli.run("down")
+def with_podman(home: Path, folder: Path, podman: Podman) -> Cli:
+    return Cli(home, folder, podman.environ)
 
 
 def test_without_a_runtime_an_image_is_refused_at_its_place_with_the_way_out(without_runtime):

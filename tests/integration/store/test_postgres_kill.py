@@ -50,7 +50,7 @@ def sessions(server: PostgresServer, writer: KilledWriter) -> list[int]:
     with psycopg.connect(server.admin_url) as admin:
         found = admin.execute(
             "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s ORDER BY pid",
-            [f"batuta % pid {writer.process.pid}"],
+            [f"batuta % pid {writer.pid}"],
         )
         return [pid for (pid,) in found]
 

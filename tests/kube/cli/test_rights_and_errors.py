@@ -8,10 +8,9 @@ import yaml
 
 from batuta.backends.kube import names
 from tests.kube.cli.command_line import TASK, Batuta, Said, batuta
-from tests.kube.conftest import AddNodes, MakeCluster
+from tests.kube.conftest import AddNodes
 from tests.support.chart import rights_of
 from tests.support.kube.control_plane import ControlPlane
-from tests.support.kube.flags import Options
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.operator_process import NAMESPACE, OperatorProcess
 from tests.support.kube.ports import free_ports
@@ -123,9 +122,8 @@ def test_verbs_that_a_cluster_cannot_serve_say_so(batuta: Batuta, tmp_path: Path
         assert is_one_sentence(batuta(*words), code=2), words
 
 
-def test_a_cluster_without_batuta_says_how_to_install_it(make_cluster: MakeCluster) -> None:
-    bare = make_cluster(Options(kwok=False))
-    said = Batuta(bare.kubeconfig_path)("queue")
+def test_a_cluster_without_batuta_says_how_to_install_it(fragile: ControlPlane) -> None:
+    said = Batuta(fragile.kubeconfig_path)("queue")
     assert is_one_sentence(said)
     assert "batuta install --apply" in said.err
 

@@ -1,9 +1,10 @@
 """A cluster of its own with Kueue's definitions: on the shared one they would be in the way of others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from tests.kube.conftest import LastingCluster
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.flags import Options
 from tests.support.kube.kueue import clear, knows_kueue
@@ -15,19 +16,16 @@ OPTIONS = Options(controllers=True)
 GPUS = 8
 
 
-@pytest.fixture(scope="package")
-def bare_cluster(
-    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="session")
+def bare_cluster(lasting_cluster: LastingCluster) -> Iterator[ControlPlane]:
     """It knows UnifiedJobs, and has one node with eight GPUs."""
-    programs_for(OPTIONS)
-    with ControlPlane(tmp_path_factory.mktemp("kueue") / "cluster", OPTIONS) as cluster:
+    with lasting_cluster("bare_cluster", OPTIONS) as cluster:
         prepare(cluster)
         cluster.add_nodes(1, NodeShape(gpus=GPUS))
         yield cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def kueue_cluster(bare_cluster: ControlPlane) -> ControlPlane:
     """It knows Kueue's objects as well."""
     if not knows_kueue(bare_cluster):

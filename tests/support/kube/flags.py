@@ -12,6 +12,14 @@ FAKE_NODE = ("kwok.x-k8s.io/node", "fake")
 """The annotation that makes a node KWOK's."""
 
 
+_FOR_REAL_NODES = (
+    *("endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller", "ttl-controller"),
+    *("persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"),
+    *("ephemeral-volume-controller", "horizontal-pod-autoscaler-controller", "cronjob-controller"),
+)
+"""Controllers whose work nobody sees where all nodes are fake: they ask much whenever a pod changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a control plane consists of. The default is the least: etcd, API server, KWOK for fake nodes."""
@@ -96,10 +104,12 @@ def api_server_flags(options: Options, access: Access, etcd_port: int, audit_log
 
 
 def controller_flags(options: Options, access: Access, port: int) -> list[str]:
-    which = "*" if options.node_lifecycle else "*,-node-lifecycle-controller"
+    unwanted = [] if options.node_lifecycle else ["node-lifecycle-controller"]
+    if options.kwok and not options.scheduler:  # with a scheduler it is for people, who may try anything
+        unwanted += _FOR_REAL_NODES
     return [
         *_client_flags(access.kubeconfig("system:kube-controller-manager"), port),
-        f"--controllers={which}",
+        f"--controllers={','.join(['*', *(f'-{name}' for name in unwanted)])}",
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={access.tokens.key}",
         f"--root-ca-file={access.ca}",

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from tests.support.kube.catalog import MODULES, PROGRAMS
@@ -36,6 +37,7 @@ def crds(project: str) -> Path:
     return module_files(module, version) / place
 
 
+@cache
 def module_files(module: str, version: str) -> Path:
     """Returns the read-only folder of a pinned module's files; downloads it where it is not there yet."""
     pinned = _pinned_hash(module, version)

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import yaml
 
@@ -126,10 +127,15 @@ class OperatorProcess:
         return {name: float(value) for name, _, value in samples}
 
 
+_prepared: WeakSet[ControlPlane] = WeakSet()
+
+
 def prepare(cluster: ControlPlane) -> None:
-    """What an operator needs of a cluster: the definitions of its kinds, and its own namespace."""
-    cluster.install_crds(CRD.parent)
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    """What an operator needs of a cluster, once: the definitions of its kinds, and its own namespace."""
+    if cluster not in _prepared:
+        cluster.install_crds(CRD.parent)
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        _prepared.add(cluster)
 
 
 def grant(cluster: ControlPlane, **values: Any) -> Path:

@@ -99,6 +99,17 @@ class RunningProgram:
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait(within_s)
 
+    def pause(self) -> None:
+        """Takes the processor away from it, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.is_alive:  # and if it ends now, its number stays its own until it is reaped
+            os.kill(self.pid, number)
+
     def cpu_s(self) -> float:
         """User and system time so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()

@@ -124,9 +124,7 @@ class Submitted:
 
     def running(self) -> dict[str, str]:
         """Workers that run: their uids."""
-        return {
-            name: pod["metadata"]["uid"] for name, pod in self.workers().items() if pod["status"]["phase"] == "Running"
-        }
+        return _running(self.workers())
 
     def places(self) -> Places:
         """By worker that has a node: the node, and the GPUs that it was given; none by somebody else."""
@@ -155,9 +153,12 @@ class Submitted:
         """Waits until so many workers run, and the job says so; their uids by name."""
 
         def look() -> dict[str, str]:
-            found, status = self.running(), self.status
-            fits = len(found) == replicas == status.get("readyReplicas") and status["state"] == "RUNNING"
-            return found if fits and len(self.workers()) == replicas else {}
+            workers = self.workers()
+            found = _running(workers)
+            if not len(workers) == len(found) == replicas:
+                return {}  # the job itself need not be asked
+            status = self.status
+            return found if status.get("readyReplicas") == replicas and status["state"] == "RUNNING" else {}
 
         try:
             return wait_until(look, f"{self.name} to run with {replicas}", within_s)
@@ -180,3 +181,7 @@ class Submitted:
             if about["kind"] == names.KIND and about["name"] == self.name:
                 found.setdefault(event["reason"], []).append(event["note"])
         return found
+
+
+def _running(workers: dict[str, Json]) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in workers.items() if pod["status"]["phase"] == "Running"}

@@ -7,6 +7,7 @@ fails.
 import types
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -28,8 +29,9 @@ def any_event() -> st.SearchStrategy[Any]:
     return st.one_of(*(values_of(kind) for kind in EVENT_TYPES))
 
 
+@cache
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type."""
+    """Any value of a type; made once, for the same few types occur in nearly all events."""
     own: dict[Any, st.SearchStrategy[Any]] = {
         float: numbers,
         int: whole,
@@ -55,6 +57,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     raise TypeError(f"no strategy for {hint}")
 
 
+@cache
 def curves() -> st.SearchStrategy[SpeedCurve]:
     speeds = st.lists(st.floats(0, 1e9), min_size=1, max_size=4)
     factors = st.floats(0, 1, exclude_min=True)

@@ -1,9 +1,18 @@
-"""A server that does nothing but write its journal, until somebody kills it: python -m … ADDRESS SEED.
+"""Servers that do nothing but write their journal, until somebody kills them: python -m … SOCKET.
 
-After every commit it says so on standard output: the number of the last event that is durable, a line each.
+All are forked from one process, which has imported what they need. A line comes in and a line goes out:
+
+    [ADDRESS, SEED]   with a file   a child writes there    its pid
+    PID                             it has ended            its exit code
+
+After every commit a writer says so to that file: the number of the last event that is durable, a line each.
 """
 
+import gc
+import importlib
+import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -48,5 +57,28 @@ def main(address: str, seed: int) -> None:
                 store.journal.prune(before_seq=seq - 200)
 
 
+def take_requests(door: socket.socket) -> None:
+    """Until the other side is gone. There is one thread: it may fork."""
+    while True:
+        line, files, _, _ = socket.recv_fds(door, 4096, 1)
+        if not line:
+            return
+        asked = json.loads(line)
+        if isinstance(asked, int):
+            answer = os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1])
+        else:
+            answer = os.fork()
+            if not answer:
+                door.close()
+                os.dup2(files[0], 1)
+                os.close(files[0])
+                main(*asked)
+            os.close(files[0])
+        door.sendall(f"{answer}\n".encode())
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    with suppress(ImportError):
+        importlib.import_module("batuta.store.postgres")  # an optional dependency, imported when it is first needed
+    gc.freeze()
+    take_requests(socket.socket(fileno=int(sys.argv[1])))

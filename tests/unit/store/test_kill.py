@@ -18,8 +18,8 @@ def test_nothing_that_was_acknowledged_is_lost(place, seed):
     for _ in range(kills):
         with KilledWriter(place.address, seed) as writer:
             if chance.random() < 0.2:
-                # While it starts: it may be loading, migrating, recovering or writing by then.
-                time.sleep(chance.uniform(0.05, 1.0))
+                # While it starts: it may be opening, migrating, recovering or writing by then.
+                time.sleep(chance.uniform(0.0, 0.25))
             else:
                 writer.hear(chance.randrange(1, 60))
                 time.sleep(chance.expovariate(500))

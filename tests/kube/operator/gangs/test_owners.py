@@ -1,7 +1,5 @@
 """Gangs by their owners: Jobs, JobSets, and the PodGroups of two projects."""
 
-import pytest
-
 from batuta.backends.kube import names
 from tests.support.kube.control_plane import wait_until
 from tests.support.kube.nodes import NodeShape
@@ -151,11 +149,16 @@ def test_a_pod_that_needs_one_numa_node_is_not_bound_where_the_kubelet_would_ref
     assert pods.bound()["whole"] == plain
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "many", "99999999999999999999"])
-def test_a_gang_whose_size_makes_no_sense_waits_and_says_so(pods, add_nodes, number):
-    add_nodes(1, NodeShape(gpus=1))
+def test_gangs_whose_size_makes_no_sense_wait_and_say_so(pods, add_nodes):
+    """All at once, with room for each: that members are missing is not said before some seconds have passed."""
+    sizes = {"zero": "0", "negative": "-1", "word": "many", "huge": "99999999999999999999"}
+    add_nodes(1, NodeShape(gpus=len(sizes)))
     pods.create(
-        make_pod("odd", labels={names.GANG_NAME: "odd"}, annotations={names.GANG_SIZE: number}),
+        *(
+            make_pod(name, labels={names.GANG_NAME: name}, annotations={names.GANG_SIZE: size})
+            for name, size in sizes.items()
+        )
     )
-    pods.wait_for_word("odd", "of an unknown number")
+    for name in sizes:
+        pods.wait_for_word(name, "of an unknown number")
     assert not pods.bound()

@@ -1,9 +1,10 @@
 """A control plane that these tests break, and operators that they kill."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from tests.kube.conftest import LastingCluster
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.flags import Options
 from tests.support.kube.nodes import NodeShape
@@ -19,10 +20,9 @@ BREAKABLE = Options(
 
 
 @pytest.fixture(scope="session")
-def broken(programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def broken(lasting_cluster: LastingCluster) -> Iterator[ControlPlane]:
     """A control plane for these tests only; the operator's account has the rights that the chart gives it."""
-    programs_for(BREAKABLE)
-    with ControlPlane(tmp_path_factory.mktemp("broken"), BREAKABLE) as running:
+    with lasting_cluster("broken", BREAKABLE) as running:
         prepare(running)
         grant(running)
         mark = running.requests.mark()

@@ -31,6 +31,9 @@ from tests.unit.gpu.health.killed_readers import Daemon
 
 CODE = ("/batuta/gpu/health/", "/batuta/bootstrap/agent_", "/kube/health/")
 RULES = HealthRules(())
+AGENT_LINES = 8000
+"""How many lines an agent lives at most. A turn takes 5,600 when 64 notes and more wait: were all killed before that,
+as can happen once operators come too late for a while, nothing would ever get through again."""
 
 
 class Server:
@@ -134,7 +137,7 @@ def main(folder: Path, seed: int) -> None:
     be_agent(folder, 1)
     agents = operators = 0
     while agents < 100 or operators < 100:
-        agent = start(be_agent, folder, chance.randrange(1, 4000))
+        agent = start(be_agent, folder, chance.randrange(1, AGENT_LINES))
         operator = start(be_operator, folder, chance.randrange(1, 3000))
         daemon.burst()
         agents += wait(agent)

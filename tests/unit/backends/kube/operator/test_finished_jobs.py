@@ -24,6 +24,7 @@ from batuta.store.store import open_store
 from tests.support.kube.offline_cluster import NAMESPACE, OfflineCluster, leading, run_jobs
 from tests.support.local_replicas import wait_until
 
+pytestmark = pytest.mark.slow
 MANY, KEPT = 60, 10
 KEEP = OperatorConfig.model_validate({"retention": {"jobs": KEPT}})
 NAMES = [f"training-{number:03}" for number in range(MANY)]
