@@ -44,9 +44,13 @@ class Caller:
     def may(self, role: Role) -> bool:
         return _RANK[self.role] >= _RANK[role]
 
+    def owns(self, user: str) -> bool:
+        """Whether jobs of this user are the caller's to change: they are the user, or an admin."""
+        return self.role is Role.ADMIN or user == self.user
+
     def check_owner(self, job: Job) -> None:
         """Raise HttpProblem unless the caller may change this job: its user, or an admin."""
-        if self.role is not Role.ADMIN and job.user != self.user:
+        if not self.owns(job.user):
             raise HttpProblem(403, f"job {job.id} belongs to {job.user or 'no user'}: only they or an admin change it")
 
 

@@ -360,6 +360,11 @@ def view_task(stored: str | None) -> dict[str, Any] | None:
     return {key: _VIEWS[key](value) if key in _VIEWS else value for key, value in task.items()}
 
 
+def without_values(task: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a task as users see those of other users: values of variables may be keys and passwords."""
+    return task and {**task, "envs": dict.fromkeys(task.get("envs") or (), _HIDDEN)}
+
+
 def emulated_gpu_types(task: dict[str, Any] | None, gpus_per_node: int, types: Collection[str]) -> list[str]:
     """Return the types of GPU that virtual ones emulate for a job of this task; mostly none."""
     choices = (task or {}).get("any_of") or [(task or {}).get("needs") or {}]

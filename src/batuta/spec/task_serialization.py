@@ -50,9 +50,11 @@ def task_with_overrides(
     return replace(task, **changed)
 
 
-def task_to_yaml(task: Task) -> str:
-    """The task file as YAML, for people: without the values of its secrets."""
+def task_to_yaml(task: Task, *, with_envs: bool = True) -> str:
+    """The task file as YAML, for people: without the values of its secrets, and of its envs if so asked."""
     plain = task_to_mapping(task, with_secrets=False)
+    if not with_envs and task.envs:
+        plain["envs"] = dict.fromkeys(dict(task.envs))
     return yaml.dump(plain, Dumper=ReadableDumper, sort_keys=False, allow_unicode=True, width=100)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from tests.support.served_api import SLEEPER, ServedApi, served_api, until
 
@@ -124,6 +125,20 @@ def test_a_user_changes_only_their_own_jobs(api: ServedApi) -> None:
     assert api.ask("DELETE", f"/jobs/{own}", "ana").status_code == 202
     api.wait_for(own, "CANCELLED")
     assert api.ask("DELETE", f"/jobs/{own}", "eva").status_code == 403
+
+
+@pytest.mark.parametrize(("reader", "value"), [("ben", "k-123"), ("ana", "k-123"), ("eva", None), ("vic", None)])
+def test_values_of_envs_are_for_the_jobs_user_and_admins(shared_api: ServedApi, reader: str, value: str | None) -> None:
+    """Given a job with a key in its envs, other users and viewers see the name of the variable alone."""
+    job = shared_api.submit(SLEEPER + "envs: {WANDB_API_KEY: k-123}\n", user="ben")["id"]
+    assert shared_api.get(f"/jobs/{job}", reader)["task"]["envs"] == {"WANDB_API_KEY": value or "<hidden>"}
+    file = shared_api.ask("GET", f"/jobs/{job}/task", reader).text
+    assert yaml.safe_load(file)["envs"] == {"WANDB_API_KEY": value}
+    told = [
+        shared_api.ask("GET", path, reader).text for path in (f"/jobs/{job}/events", f"/jobs/{job}/explain", "/jobs")
+    ]
+    assert "k-123" not in "".join(told)
+    shared_api.ask("DELETE", f"/jobs/{job}")
 
 
 def test_a_user_may_not_raise_a_priority_above_what_the_role_or_the_queue_allows(api: ServedApi) -> None:

@@ -34,7 +34,16 @@ from batuta.api.request_models import JobPatch
 from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.state import AppState, StateDep
-from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, filled, find_trial, view_job, view_trial
+from batuta.api.views import (
+    JsonObject,
+    emulated_gpu_types,
+    endpoints_of,
+    filled,
+    find_trial,
+    view_job,
+    view_trial,
+    without_values,
+)
 from batuta.apitypes import resources as a
 from batuta.core.event import JobEnded
 from batuta.core.job import JobId
@@ -70,7 +79,7 @@ async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, 
 
 @router.get("/{job}", response_model=JobWithTask, responses=problems(404))
 async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
-    """One job, with what it runs. Values of secrets are hidden."""
+    """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins."""
     shown, snapshot, task = await find_job(state, job), await state.snapshot(), await state.tasks.of(job)
     types = snapshot.node_types.values()
     return json_response(
@@ -79,7 +88,7 @@ async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
             "quota_reserved": view_reserved(snapshot, job),
             "stands_for": emulated_gpu_types(task, shown["gpus"]["per_node"], types),
             "endpoints": endpoints_of(task, state.deps.ports_at),
-            "task": task,
+            "task": task if caller.owns(shown["user"]) else without_values(task),
         }
     )
 
@@ -121,12 +130,16 @@ async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
     responses={200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}, **problems(404)},
 )
 async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
-    """A task file that makes the same job again; values of secrets are null, and have to be given."""
-    await find_job(state, job)
+    """A task file that makes the same job again.
+
+    Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins.
+    """
+    shown = await find_job(state, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     if task is None:
         raise HttpProblem(404, f"the task of job {job} is not kept")
-    return Response(task_to_yaml(task), media_type="application/yaml")
+    text = task_to_yaml(task, with_envs=caller.owns(shown["user"]))
+    return Response(text, media_type="application/yaml")
 
 
 @router.get("/{job}/explain", response_model=Explanation, responses=problems(404))
