@@ -51,7 +51,8 @@ def _install(home: Path, lock: Path, size: str) -> str:
     uv = Path(sys.executable).with_name("uv")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--disable-pip-version-check"]
     # uv is several times faster, but does not read pip's configuration.
-    for installer in ([str(uv), "pip", "install", "--python", python], [*pip, "--retries", "1"]):
+    # Compiled now: jobs may be told to write no bytecode, and would compile torch at each start.
+    for installer in ([str(uv), "pip", "install", "--compile-bytecode", "--python", python], [*pip, "--retries", "1"]):
         try:
             said = subprocess.run(
                 [*installer, *wanted], capture_output=True, text=True, check=False, timeout=_INSTALL_WITHIN_S
