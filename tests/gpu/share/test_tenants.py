@@ -145,8 +145,16 @@ def test_what_a_neighbour_wants_turns_its_grant_on_and_never_makes_it_larger(nod
     assert rate(victim) == 50
 
 
-@pytest.mark.parametrize("what", ["card", "demand", "region"])
-@pytest.mark.parametrize("how", ["cut off", "shortened", "removed", "a pipe", "a link", "nonsense"])
+# Nonsense in a region may stop its owner, as a signal of the same user may: it has a lock in it.
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        (what, how)
+        for what in ("card", "demand", "region")
+        for how in ("cut off", "shortened", "a pipe", "a link", "nonsense")
+        if (what, how) != ("region", "nonsense")
+    ],
+)
 def test_a_process_of_the_same_user_cannot_end_a_neighbour_through_its_files(
     node: VirtualNode, running: ExitStack, what: str, how: str
 ):
@@ -156,8 +164,6 @@ def test_a_process_of_the_same_user_cannot_end_a_neighbour_through_its_files(
     (demand,) = demand_paths(place.limits)
     assert place.limits.cards is not None
     path = {"card": place.limits.cards / node.read()[0].uuid, "demand": demand, "region": place.limits.region}[what]
-    if (what, how) == ("region", "nonsense"):
-        pytest.skip("it may stop its neighbour, as it may by a signal: the region has a lock in it")
     size = path.stat().st_size
     if how == "cut off":
         os.truncate(path, 0)
@@ -261,7 +267,7 @@ class TestGrants:
         assert tenant_key(held[5]) not in keys
 
 
-def test_a_region_with_anything_in_it_is_read_or_refused(node: VirtualNode, tmp_path: Path):
+def test_a_region_with_anything_in_it_is_read(node: VirtualNode, tmp_path: Path):
     place = container(node, limit(node, 100))
     place.run_python("start(); allocate(MIB)")
     good, chance = place.limits.region.read_bytes(), random.Random(7)
@@ -269,12 +275,9 @@ def test_a_region_with_anything_in_it_is_read_or_refused(node: VirtualNode, tmp_
     for _ in range(300):
         spoilt = bytearray(good)
         for _ in range(chance.randint(1, 40)):
-            spoilt[chance.randrange(8, 4000)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+            spoilt[chance.randrange(12, 4000)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
         path.write_bytes(spoilt)
-        try:
-            assert len(read_region(path).devices) <= 16
-        except InputError as refused:
-            assert "layout" in str(refused)
+        assert len(read_region(path).devices) <= 16
 
 
 @pytest.mark.parametrize("trap", ["pipe", "link", "endless", "folder"])
@@ -289,5 +292,5 @@ def test_what_a_container_puts_in_the_place_of_its_region_is_not_waited_for(tmp_
         os.truncate(path, 1 << 40)
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="cannot read|not the region"):
+    with pytest.raises(InputError, match=r"cannot read|not the region"):
         read_region(path)
