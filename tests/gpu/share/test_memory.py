@@ -296,7 +296,7 @@ print(cuda.cuCtxSetLimit(0, c_size_t(2048)), info()[0])
 
 SHARED = """
 class Prop(ctypes.Structure):
-    _fields_ = [(name, c_int) for name in ("type", "handles", "where", "id")] + [("meta", c_void_p), ("flags", c_uint64)]
+    _fields_ = [(name, c_int) for name in ("type", "handles", "where", "id")] + [("meta", c_void_p), ("rest", c_uint64)]
 def create(mib):
     handle, prop = c_uint64(), Prop(1, 1, 1, 0, None, 0)
     return cuda.cuMemCreate(byref(handle), c_size_t(mib * MIB), byref(prop), c_uint64(0)), handle

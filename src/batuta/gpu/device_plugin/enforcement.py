@@ -19,6 +19,7 @@ from batuta.gpu.share.cards import CardFolder, demand_paths
 from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, read_limits, write_limits
 from batuta.gpu.share.mps import (
     CGROUPS,
+    SHARED_MEMORY,
     CgroupUnavailable,
     EnforcementMode,
     MpsDaemon,
@@ -35,7 +36,6 @@ _SHARED_BY_ALL: Final = 0o1777
 _WRITABLE_BY_ALL: Final = 0o666  # whichever users a container has; which container, the mounts say
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIB: Final = 1 << 20
-_SHARED_MEMORY: Final = "/dev/shm"  # a server and its clients connect there
 _LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
 """Where the loader of a container looks without being told: Debian's and Red Hat's."""
 _MODE_TEXTS: Final = {
@@ -229,7 +229,10 @@ class MpsEnforcer(ShareEnforcer):
         compute = None if grant.pod.is_soft else min(share.compute_percent, 100) or None
         found = self._spec.container_response(grant)
         envs = client_environment(daemon, None if self._regions is not None else memory_mib, compute)
-        mounts = (Mount(str(daemon.pipe), str(daemon.pipe)), Mount(_SHARED_MEMORY, _SHARED_MEMORY))
+        mounts = (
+            Mount(str(daemon.pipe), str(daemon.pipe)),
+            Mount(str(SHARED_MEMORY), str(daemon.shared_memory)),
+        )
         return ContainerAllocateResponse({**found.envs, **envs}, (*found.mounts, *mounts), found.devices)
 
     def pre_start(self, grant: Grant) -> None:
