@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu.share.attacks import SHARED
 from tests.gpu.share.containers import (
     DRIVER,
     MIB,
@@ -294,23 +295,6 @@ print(cuda.cuCtxSetLimit(0, c_size_t(2048)), info()[0])
     assert place.run_python(code) == "0 100 2 100\n0 60\n"
 
 
-SHARED = """
-class Prop(ctypes.Structure):
-    _fields_ = [(name, c_int) for name in ("type", "handles", "where", "id")] + [("meta", c_void_p), ("rest", c_uint64)]
-def create(mib):
-    handle, prop = c_uint64(), Prop(1, 1, 1, 0, None, 0)
-    return cuda.cuMemCreate(byref(handle), c_size_t(mib * MIB), byref(prop), c_uint64(0)), handle
-def export(handle):
-    descriptor = c_int()
-    ok(cuda.cuMemExportToShareableHandle(byref(descriptor), handle, 1, c_uint64(0)))
-    return descriptor.value
-def mapped(descriptor, mib):
-    handle, address = c_uint64(), c_uint64()
-    ok(cuda.cuMemImportFromShareableHandle(byref(handle), c_void_p(descriptor), 1))
-    ok(cuda.cuMemAddressReserve(byref(address), c_size_t(mib * MIB), c_size_t(0), c_uint64(0), c_uint64(0)))
-    return cuda.cuMemMap(address, c_size_t(mib * MIB), c_size_t(0), handle, c_uint64(0)), address, handle
-start()
-"""
 HANDS_ON = """
 result, handle = create(40)
 descriptor = export(handle)

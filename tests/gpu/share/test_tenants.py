@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,48 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.device_plugin.enforcement import container_mounts
 from batuta.gpu.share.cards import MAX_TENANTS, CardFolder, Demand, demand_paths, tenant_key
 from batuta.gpu.share.limits import DeviceLimit, ShareLimits
 from batuta.gpu.share.region import read_region
 from batuta.spec.problem import InputError
+from tests.gpu.share.attacks import FORBIDDEN, PERMITTED, can_confine, forgery, truncatable
 from tests.gpu.share.containers import DRIVER, OUT_OF_MEMORY, Container, container, eventually, kill, limit, said
 from tests.support.vgpu import VirtualNode
 
 NOBODY = 65534
-FORGE = """
-import ctypes, sys, time
-from pathlib import Path
-from batuta.gpu.share.cards import CARD_LAYOUT, CARD_MAGIC, DEMAND_MAGIC, Card, Demand, Tenant
-cards, uuid, own = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-FOREVER = (1 << 63) - 1
-def attempt(act):
-    try:
-        act()
-    except OSError as error:
-        return error.strerror
-    return "done"
-tenants = (Tenant * 64)(*(Tenant(7 + 2 * number, 999, 0, 10000, 0) for number in range(63)))
-forged = bytes(Card(CARD_MAGIC, CARD_LAYOUT, 63, ctypes.sizeof(Card), uuid.encode(), tenants))
-card, other = cards / uuid, next(path for path in cards.glob(f"{uuid}.*") if path != own)
-for act in (
-    lambda: card.write_bytes(forged),
-    lambda: card.open("r+b").truncate(0),
-    lambda: card.unlink(),
-    lambda: other.open("r+b").truncate(0),
-    lambda: other.unlink(),
-    lambda: (cards / f"{uuid}.{7:016x}").write_bytes(b"x"),
-    lambda: own.unlink(),
-    lambda: own.write_bytes(bytes(Demand(DEMAND_MAGIC, CARD_LAYOUT, 2 ** 32 - 1, FOREVER, FOREVER))),
-    lambda: own.open("r+b").truncate(0),
-):
-    print(attempt(act), flush=True)
-# It wants the card for as long as a reader believes, and more than all of it.
-while True:
-    until = time.monotonic_ns() + 30_000_000_000
-    own.write_bytes(bytes(Demand(DEMAND_MAGIC, CARD_LAYOUT, 2 ** 32 - 1, until, FOREVER)))
-    time.sleep(0.01)
-"""
 
 
 @pytest.fixture
@@ -66,27 +32,6 @@ def load(running: ExitStack, place: Container) -> "subprocess.Popen[str]":
     process = place.load()
     running.callback(kill, process)
     return process
-
-
-def confined(place: Container, command: list[str]) -> list[str]:
-    """The command with the file system that the device plugin gives to the container."""
-    mounts = [
-        one
-        for one in container_mounts(Path("/l"), Path("/p"), place.limits_path, place.limits)
-        if one.container_path == one.host_path
-    ]
-    # A container runtime reaches the files of the node beside those of the container, so they are put aside first.
-    aside = place.node.path.parent / "node"
-    lines = [f"mkdir -p '{aside}'", f"mount -t tmpfs none '{aside}'"]
-    for number, mount in enumerate(mounts):
-        make = "mkdir" if Path(mount.host_path).is_dir() else "touch"
-        lines += [f"{make} '{aside}/{number}'", f"mount --bind '{mount.host_path}' '{aside}/{number}'"]
-    for number, mount in enumerate(mounts):
-        lines.append(f"mount --bind '{aside}/{number}' '{mount.container_path}'")
-        if mount.read_only:
-            lines.append(f"mount -o remount,bind,ro '{mount.container_path}'")
-    lines.append(f"umount -l '{aside}'")
-    return ["unshare", "--mount", "sh", "-ec", "\n".join((*lines, 'exec "$@"')), "sh", *command]
 
 
 def rate(place: Container) -> int:
@@ -107,21 +52,16 @@ def test_forged_and_cut_off_files_of_a_container_leave_its_neighbour_what_it_was
     victim, attacker = (
         container(node, limit(node, compute_percent=50), name=name, cards=True) for name in ("victim", "attacker")
     )
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+    if not can_confine():
         pytest.skip("needs root and unshare: the rights to make namespaces")
     process = load(running, victim)
     eventually(lambda: rate(victim) == 50)
     # when one of them writes 63 tenants on the card, cuts it off, and wants more than there is
-    (own,) = demand_paths(attacker.limits)
-    assert attacker.limits.cards is not None
-    words = [str(attacker.limits.cards), node.read()[0].uuid, str(own)]
-    forger = node.start(confined(attacker, [sys.executable, "-c", FORGE, *words]))
+    forger = node.start(forgery(attacker))
     running.callback(kill, forger)
     # then it can do to its own file what it likes, and to no other anything
-    assert [said(forger) for _ in range(9)] == [
-        *["Read-only file system"] * 7,
-        *["done"] * 2,
-    ]
+    assert [said(forger) for _ in range(FORBIDDEN)] == ["Read-only file system"] * FORBIDDEN
+    assert [said(forger) for _ in range(PERMITTED)] == ["done"] * PERMITTED
     # and the other one runs on at what it was promised
     deadline_s = time.monotonic() + 1.0
     while time.monotonic() < deadline_s:
@@ -161,9 +101,7 @@ def test_a_process_of_the_same_user_cannot_end_a_neighbour_through_its_files(
     # given a job that runs, and one of the same user, which may write all its files
     place = container(node, limit(node, 100, compute_percent=50), cards=True)
     process = load(running, place)
-    (demand,) = demand_paths(place.limits)
-    assert place.limits.cards is not None
-    path = {"card": place.limits.cards / node.read()[0].uuid, "demand": demand, "region": place.limits.region}[what]
+    path = truncatable(place)[what]
     size = path.stat().st_size
     if how == "cut off":
         os.truncate(path, 0)
