@@ -59,7 +59,7 @@ void card_after_fork(void);
 
 /* Whether no other tenant wants the device. */
 bool card_is_alone(const struct card_view *view, int64_t now_ns);
-/* What the container may have of the device now, in permille: its own, and its part of what nobody wants. */
+/* What the container may have of the device now, in permille: its own, and its part of what no other tenant wants. */
 uint32_t card_share(const struct card_view *view, int64_t now_ns);
 
 #endif

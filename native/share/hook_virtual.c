@@ -2,8 +2,8 @@
  * Memory by handle. It is charged when it is created, and free again when no handle to it and no mapping of it is left:
  * most programs release the handle at once and keep the mapping.
  *
- * Memory can be handed to another process. Only the driver knows for how long that one, or a descriptor on its way there,
- * keeps it. So what was exported stays charged until the process ends, and what was imported is charged when it is
+ * Memory can be handed to another process. Only the driver knows for how long that one, or a descriptor on its way to
+ * it, keeps it. So what was exported stays charged until the process ends, and what was imported is charged when it is
  * mapped: its size is not known before. Memory that two processes have is charged to both.
  */
 #define _GNU_SOURCE

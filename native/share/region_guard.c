@@ -15,7 +15,7 @@ static char *guarded; /* the start of the region */
 static bool lost;     /* atomic */
 static struct sigaction before;
 
-/* Somebody else's fault: as if we were not here. */
+/* A fault in other memory goes to the handler that was there before the library's. */
 static void pass_on(int number, siginfo_t *info, void *context)
 {
     if ((before.sa_flags & SA_SIGINFO) != 0) {

@@ -107,7 +107,7 @@ class CardFolder:
                     self._write(uuid, staying)
 
     def tenants(self, uuid: str) -> list[Tenant]:
-        """Return who is on a card; nobody where the file is absent or was not written by this version."""
+        """Return the tenants of a card; none where the file is absent or was not written by this version."""
         try:
             data = read_exactly(self.path / uuid, ctypes.sizeof(Card))
         except OSError:
