@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.gpu.native_libraries import share_library, share_probe, vgpu_environment
+from batuta.gpu.share.cards import CardFolder
 from batuta.gpu.share.limits import DeviceLimit, ShareLimits, share_environment, write_limits
 from batuta.gpu.vgpu.device_file import Machine, create_device_file, find_model
 from batuta.gpu.vgpu.snapshot import read_gpus
@@ -52,9 +53,11 @@ class Node:
     def limited(self, container: str, limit: DeviceLimit, *, cards: bool = True) -> dict[str, str]:
         """The environment of a container."""
         home = self.folder / container
-        limits = ShareLimits(container, home / "region", (limit,), (self.folder / "cards") if cards else None)
-        (self.folder / "cards").mkdir(exist_ok=True)
+        folder = CardFolder(self.folder / "cards")
+        limits = ShareLimits(container, home / "region", (limit,), folder.path if cards else None)
         write_limits(home / "limits", limits)
+        if cards:
+            folder.grant(limits)
         return self.bare() | share_environment(home / "limits", share_library())
 
     def run(self, env: dict[str, str], *words: object) -> str:

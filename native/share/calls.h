@@ -26,6 +26,12 @@ HOOKED CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
 HOOKED CUresult cuMipmappedArrayCreate(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int);
 HOOKED CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
                                        CUDA_MEM_ALLOC_NODE_PARAMS *);
+HOOKED CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
+HOOKED CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t,
+                                  CUgraphNodeParams *);
+HOOKED CUresult cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t,
+                                  CUgraphNodeParams *);
+HOOKED CUresult cuCtxSetLimit(int, size_t);
 
 HOOKED CUresult cuMemFree(CUdeviceptr_v1);
 HOOKED CUresult cuMemFree_v2(CUdeviceptr);
@@ -36,6 +42,8 @@ HOOKED CUresult cuMemRelease(CUmemGenericAllocationHandle);
 HOOKED CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 HOOKED CUresult cuMemUnmap(CUdeviceptr, size_t);
 HOOKED CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *);
+HOOKED CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle, int, unsigned long long);
+HOOKED CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *, int);
 HOOKED CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
 HOOKED CUresult cuMemPoolDestroy(CUmemoryPool);
 HOOKED CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
@@ -86,6 +94,8 @@ CUresult cuStreamIsCapturing(CUstream, int *);
 CUresult cuEventCreate(CUevent *, unsigned int);
 CUresult cuEventDestroy_v2(CUevent);
 CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuDeviceGetAttribute(int *, int, CUdevice);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *, CUmemGenericAllocationHandle);
 CUresult cuEventQuery(CUevent);
 CUresult cuEventElapsedTime(float *, CUevent, CUevent);
 nvmlReturn_t nvmlInit_v2(void);

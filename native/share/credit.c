@@ -39,58 +39,46 @@ static uint32_t permille_without_card(const struct place *place)
 bool credit_is_limited(int place)
 {
     const struct place *own = &share.places[place];
-    return __atomic_load_n(&own->card, __ATOMIC_ACQUIRE) != NULL || permille_without_card(own) < 1000;
+    return __atomic_load_n(&own->has_card, __ATOMIC_ACQUIRE) || permille_without_card(own) < 1000;
 }
 
 static int64_t debt_ns(const struct share_device *device, int64_t now_ns)
 {
-    int64_t ahead_ns = __atomic_load_n(&device->spent_until_ns, __ATOMIC_RELAXED) - now_ns;
+    int64_t ahead_ns = -elapsed_ns(now_ns, __atomic_load_n(&device->spent_until_ns, __ATOMIC_RELAXED));
     return ahead_ns > MOST_DEBT_NS ? 0 : ahead_ns;
 }
 
-/* This container's place on the card; another may have taken it while we were away. */
-static int tenant_of(struct share_device *device, struct share_card *card, int64_t now_ns)
-{
-    int tenant = (int)__atomic_load_n(&device->tenant, __ATOMIC_RELAXED) - 1;
-    if (tenant >= 0 && __atomic_load_n(&card->tenants[tenant].key, __ATOMIC_RELAXED) == share.key) {
-        return tenant;
-    }
-    if (!region_lock(share.region)) {
-        return -1;
-    }
-    tenant = card_enter(card, share.key, now_ns);
-    __atomic_store_n(&device->tenant, (uint32_t)(tenant + 1), __ATOMIC_RELAXED);
-    region_unlock(share.region);
-    return tenant;
-}
-
-/* How much of the device's time was charged of late. */
-static void publish_use(struct share_device *device, struct share_tenant *tenant, int64_t now_ns)
+/* How much of the device's time was charged of late; what was said before while that is too soon to say. */
+static uint32_t use_permille(struct share_device *device, uint32_t said, int64_t now_ns)
 {
     int64_t before_ns = __atomic_load_n(&device->published_ns, __ATOMIC_RELAXED);
-    int64_t passed_ns = now_ns - before_ns;
+    int64_t passed_ns = elapsed_ns(now_ns, before_ns);
     if ((passed_ns >= 0 && passed_ns < PUBLISH_EVERY_NS) ||
         !__atomic_compare_exchange_n(&device->published_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED)) {
-        return;
+        return said;
     }
     uint64_t charged_ns = __atomic_load_n(&device->charged_ns, __ATOMIC_RELAXED);
     uint64_t before = __atomic_exchange_n(&device->published_charged_ns, charged_ns, __ATOMIC_RELAXED);
     uint64_t use = passed_ns <= 0 ? 1000 : (charged_ns - before) * 1000 / (uint64_t)passed_ns;
-    __atomic_store_n(&tenant->use_permille, (uint32_t)(use > 1000 ? 1000 : use), __ATOMIC_RELAXED);
+    return (uint32_t)(use > 1000 ? 1000 : use);
 }
 
-static void publish(struct share_device *device, const struct place *place, struct share_tenant *tenant,
-                    int64_t now_ns)
+/* What the processes of the container want together: each adds to what the others have said. */
+static void publish(int place, struct card_view *view, int64_t now_ns, bool hungry)
 {
+    struct share_device *device = &share.region->devices[place];
+    struct share_demand demand = view->demands[view->own];
     int64_t ahead_ns = debt_ns(device, now_ns);
     ahead_ns = ahead_ns < 0 ? 0 : ahead_ns > 5 * SHARE_SECOND_NS ? 5 * SHARE_SECOND_NS : ahead_ns;
-    __atomic_store_n(&tenant->hard_permille, hard_permille(place), __ATOMIC_RELAXED);
-    __atomic_store_n(&tenant->soft_permille, __atomic_load_n(&place->soft_permille, __ATOMIC_RELAXED),
-                     __ATOMIC_RELAXED);
-    __atomic_store_n(&tenant->weight, __atomic_load_n(&place->weight, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-    __atomic_store_n(&tenant->active_until_ns, now_ns + ahead_ns + INTEREST_NS, __ATOMIC_RELAXED);
-    publish_use(device, tenant, now_ns);
+    demand.magic = SHARE_DEMAND_MAGIC;
+    demand.layout = SHARE_CARD_LAYOUT;
+    demand.active_until_ns = now_ns + ahead_ns + INTEREST_NS;
+    if (hungry || demand.hungry_until_ns > now_ns + INTEREST_NS) {
+        demand.hungry_until_ns = now_ns + INTEREST_NS;
+    }
+    demand.use_permille = use_permille(device, demand.use_permille, now_ns);
+    card_publish(place, view, &demand, now_ns);
 }
 
 /* Another rate also holds for what is owed already. */
@@ -99,7 +87,7 @@ static void set_rate(struct share_device *device, uint32_t rate, int64_t now_ns)
     uint32_t before = __atomic_exchange_n(&device->rate_permille, rate, __ATOMIC_RELAXED);
     int64_t spent_ns = __atomic_load_n(&device->spent_until_ns, __ATOMIC_RELAXED);
     int64_t ahead_ns = debt_ns(device, now_ns);
-    if (before != rate && before != 0 && ahead_ns > 0) {
+    if (before != rate && before != 0 && before <= 1000 && ahead_ns > 0) {
         /* Not tried again if another thread was faster: the next look finds the rate as it is. */
         __atomic_compare_exchange_n(&device->spent_until_ns, &spent_ns, now_ns + ahead_ns * before / rate, false,
                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -109,21 +97,23 @@ static void set_rate(struct share_device *device, uint32_t rate, int64_t now_ns)
 /* Finds out what the container may have now. `hungry`: it waits for more. */
 static void look(int place, int64_t now_ns, bool hungry)
 {
-    struct share_device *device = &share.region->devices[place];
     const struct place *own = &share.places[place];
-    struct share_card *card = __atomic_load_n(&own->card, __ATOMIC_ACQUIRE);
     uint32_t rate = permille_without_card(own);
     __atomic_store_n(&looked_ns[place], now_ns, __ATOMIC_RELAXED);
     share_refresh(now_ns);
-    int tenant = card == NULL ? -1 : tenant_of(device, card, now_ns);
-    if (tenant >= 0) {
-        publish(device, own, &card->tenants[tenant], now_ns);
-        if (hungry) {
-            __atomic_store_n(&card->tenants[tenant].hungry_until_ns, now_ns + INTEREST_NS, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&own->has_card, __ATOMIC_ACQUIRE)) {
+        struct card_view *view = card_view_take(place, now_ns);
+        if (view == NULL) {
+            return; /* another thread looks this very moment */
         }
-        rate = card_share(card, tenant, now_ns);
+        if (view->own >= 0) {
+            publish(place, view, now_ns, hungry);
+            uint32_t share_now = card_share(view, now_ns), most = hard_permille(own);
+            rate = share_now < most ? share_now : most;
+        }
+        card_view_return(place);
     }
-    set_rate(device, rate, now_ns);
+    set_rate(&share.region->devices[place], rate, now_ns);
 }
 
 bool credit_wait(int place)
@@ -152,7 +142,8 @@ void credit_charge(int place, int64_t device_ns)
 {
     struct share_device *device = &share.region->devices[place];
     uint32_t rate = __atomic_load_n(&device->rate_permille, __ATOMIC_RELAXED);
-    int64_t length_ns = device_ns * 1000 / (rate == 0 ? 1000 : rate);
+    device_ns = device_ns > MOST_DEBT_NS ? MOST_DEBT_NS : device_ns < -MOST_DEBT_NS ? -MOST_DEBT_NS : device_ns;
+    int64_t length_ns = device_ns * 1000 / (rate == 0 || rate > 1000 ? 1000 : rate);
     int64_t now_ns = share_now_ns();
     int64_t spent_ns = __atomic_load_n(&device->spent_until_ns, __ATOMIC_RELAXED), next_ns;
     do {

@@ -27,6 +27,8 @@ void cost_measure_end(const struct measure *measure, CUstream stream, bool launc
 /* The context is gone, and with it the events that were in it. */
 void cost_forget_context(CUcontext context);
 
+/* What estimates are multiplied with, in permille. */
+int64_t utilisation_factor(int place);
 /* Compares what was charged with what NVML has seen, at most once a second, and corrects the estimates. */
 void utilisation_correct(int place, int64_t now_ns);
 

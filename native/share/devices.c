@@ -17,8 +17,10 @@ static _Thread_local struct {
 
 int share_place_of_uuid(const char *uuid)
 {
-    for (uint32_t d = 0; d < share.region->devices_count; d++) {
-        if (limits_same_uuid(share.region->devices[d].uuid, uuid)) {
+    for (uint32_t d = 0; d < region_devices(share.region); d++) {
+        char known[SHARE_UUID];
+        region_uuid(share.region, d, known);
+        if (limits_same_uuid(known, uuid)) {
             return (int)d;
         }
     }

@@ -65,8 +65,7 @@ static struct estimate *estimate_of(uint64_t key)
 
 static int64_t corrected(int place, int64_t cost_ns)
 {
-    uint32_t factor = __atomic_load_n(&share.region->devices[place].factor_permille, __ATOMIC_RELAXED);
-    return cost_ns * (factor == 0 ? 1000 : factor) / 1000;
+    return cost_ns * utilisation_factor(place) / 1000;
 }
 
 /* The shortest of the last measurements: between REMEMBERED and twice as many. */

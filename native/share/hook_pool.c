@@ -92,16 +92,3 @@ ALLOC_ASYNC(cuMemAllocAsync_ptsz)
     }
 ALLOC_FROM_POOL(cuMemAllocFromPoolAsync)
 ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
-
-/* A graph that allocates: charged when the node is made, until the address is freed or the process ends. */
-HOOKED CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t after_count,
-                                       CUDA_MEM_ALLOC_NODE_PARAMS *memory)
-{
-    struct claim_of_memory claim = {.charged = false};
-    bool on_device = memory != NULL && memory->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (on_device && !claim_begin(&claim, memory->poolProps.location.id, NULL, memory->bytesize)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = REAL(cuGraphAddMemAllocNode)(node, graph, after, after_count, memory);
-    return claim_end(&claim, result, KIND_LINEAR, result == CUDA_SUCCESS && on_device ? memory->dptr : 0);
-}

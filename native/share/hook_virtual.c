@@ -1,6 +1,10 @@
 /*
  * Memory by handle. It is charged when it is created, and free again when no handle to it and no mapping of it is left:
  * most programs release the handle at once and keep the mapping.
+ *
+ * Memory can be handed to another process. Only the driver knows for how long that one, or a descriptor on its way to
+ * it, keeps it. So what was exported stays charged until the process ends, and what was imported is charged when it is
+ * mapped: its size is not known before. Memory that two processes have is charged to both.
  */
 #define _GNU_SOURCE
 #include "ledger.h"
@@ -13,6 +17,8 @@ struct block {
     uint64_t bytes;
     uint32_t handles;
     uint32_t mappings;
+    bool exported;
+    bool imported;
 };
 
 struct mapping {
@@ -29,7 +35,9 @@ static size_t count, room;
 static void drop_unused(struct block *block)
 {
     if (block->handles == 0 && block->mappings == 0) {
-        share_give_back(block->device, block->bytes);
+        if (!block->exported) {
+            share_give_back(block->device, block->bytes);
+        }
         free(block);
     }
 }
@@ -82,7 +90,7 @@ HOOKED CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
         free(block);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *block = (struct block){claim.device, claim.bytes, 1, 0};
+    *block = (struct block){.device = claim.device, .bytes = claim.bytes, .handles = 1};
     pthread_mutex_lock(&lock);
     CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
     claim_end(&claim, result, KIND_HANDLE, result == CUDA_SUCCESS ? *handle : 0);
@@ -109,6 +117,19 @@ HOOKED CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return result;
 }
 
+/* False: refused. A mapping that fails afterwards leaves the charge: the memory may be mapped as far the next time. */
+static bool charge_import(struct block *block, size_t size, size_t offset)
+{
+    size_t end;
+    uint64_t bytes = __builtin_add_overflow(size, offset, &end) ? SIZE_MAX / 2 : memory_units(end);
+    if (!block->imported || bytes <= block->bytes) {
+        return true;
+    }
+    bool taken = share_reserve(block->device, bytes - block->bytes);
+    block->bytes = taken ? bytes : block->bytes;
+    return taken;
+}
+
 HOOKED CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
@@ -116,7 +137,7 @@ HOOKED CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemG
     pthread_mutex_lock(&lock);
     bool ours = share_mode() == MODE_ON && ledger_find(KIND_HANDLE, handle, &entry);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!ours || has_room()) {
+    if (!ours || (has_room() && charge_import(entry.owner, size, offset))) {
         result = REAL(cuMemMap)(address, size, offset, handle, flags);
     }
     if (ours && result == CUDA_SUCCESS) {
@@ -164,6 +185,61 @@ HOOKED CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
             struct entry entry = {*handle, mapping->block->bytes, mapping->block, mapping->block->device, KIND_HANDLE};
             ledger_put(&entry);
         }
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+HOOKED CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int kind,
+                                             unsigned long long flags)
+{
+    struct entry entry;
+    pthread_mutex_lock(&lock);
+    CUresult result = REAL(cuMemExportToShareableHandle)(shared, handle, kind, flags);
+    if (result == CUDA_SUCCESS && share_mode() == MODE_ON && ledger_find(KIND_HANDLE, handle, &entry)) {
+        ((struct block *)entry.owner)->exported = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* With the lock held: notes a handle that came from another process. False when there is no room to. */
+static bool note_import(CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp properties;
+    struct entry known;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return true; /* not of a device */
+    }
+    if (ledger_find(KIND_HANDLE, handle, &known)) {
+        ((struct block *)known.owner)->handles++;
+        return true;
+    }
+    struct block *block = malloc(sizeof *block);
+    if (block == NULL || !ledger_expect()) {
+        free(block);
+        return false;
+    }
+    *block = (struct block){.device = properties.location.id, .handles = 1, .imported = true};
+    struct entry entry = {handle, 0, block, block->device, KIND_HANDLE};
+    ledger_put(&entry);
+    return true;
+}
+
+HOOKED CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int kind)
+{
+    enum mode mode = share_mode();
+    if (mode == MODE_BROKEN) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&lock);
+    CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shared, kind);
+    if (result == CUDA_SUCCESS && mode == MODE_ON && !note_import(*handle)) {
+        REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_unlock(&lock);
     return result;

@@ -169,7 +169,7 @@ bool ledger_take_next_of(const void *context, size_t *cursor, struct entry *take
     pthread_mutex_lock(&lock);
     for (; !found && *cursor < size; *cursor += !found) {
         const struct entry *entry = &entries[*cursor];
-        bool of_a_context = entry->kind >= KIND_LINEAR && entry->kind <= KIND_MIPMAPPED;
+        bool of_a_context = entry->kind >= KIND_LINEAR && entry->kind <= KIND_SETTING;
         if (of_a_context && entry->owner == context) {
             *taken = *entry;
             erase(*cursor);

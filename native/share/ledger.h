@@ -4,7 +4,7 @@
 
 #include "share.h"
 
-enum kind { KIND_FREE, KIND_LINEAR, KIND_ARRAY, KIND_MIPMAPPED, KIND_HANDLE, KIND_POOL };
+enum kind { KIND_FREE, KIND_LINEAR, KIND_ARRAY, KIND_MIPMAPPED, KIND_SETTING, KIND_HANDLE, KIND_POOL };
 
 struct entry {
     uint64_t key;

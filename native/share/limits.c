@@ -28,8 +28,7 @@ const char *limits_path(void)
     return named == NULL || *named == '\0' ? NULL : named;
 }
 
-/* Why the file may not be heeded; NULL when it may. */
-static const char *distrust(const char *path, const struct stat *status)
+const char *limits_distrust(const struct stat *status, bool own_counts)
 {
     if (!S_ISREG(status->st_mode)) {
         return "it is not a file";
@@ -37,8 +36,7 @@ static const char *distrust(const char *path, const struct stat *status)
     if ((status->st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         return "others than its owner may write it";
     }
-    bool own = strcmp(path, SHARE_LIMITS_PATH) != 0 && status->st_uid == getuid();
-    return status->st_uid == 0 || own ? NULL : "it does not belong to root";
+    return status->st_uid == 0 || (own_counts && status->st_uid == getuid()) ? NULL : "it does not belong to root";
 }
 
 static bool copy(char *to, size_t room, const char *from)
@@ -152,7 +150,7 @@ enum limits_result limits_read(const char *path, struct limits *limits, struct s
         }
         return LIMITS_REFUSED;
     }
-    const char *why = distrust(path, status);
+    const char *why = limits_distrust(status, strcmp(path, SHARE_LIMITS_PATH) != 0);
     int line = 0;
     bool read = why == NULL && read_all(file, limits, &line);
     fclose(file);

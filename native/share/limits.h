@@ -37,6 +37,9 @@ enum limits_result { LIMITS_ABSENT, LIMITS_READ, LIMITS_REFUSED };
 const char *limits_path(void);
 /* Reads and checks it. What is wrong is said on standard error. `status` tells this file from a later one. */
 enum limits_result limits_read(const char *path, struct limits *limits, struct stat *status);
+/* Why a file does not count, by who owns it and who may write it; NULL when it does. `own_counts`: one of the user of
+ * this process counts like one of root's. */
+const char *limits_distrust(const struct stat *status, bool own_counts);
 /* Whether two UUIDs are the same, whatever they begin with: GPU- or MIG-. */
 bool limits_same_uuid(const char *one, const char *other);
 

@@ -14,14 +14,6 @@
 
 _Static_assert(sizeof(pthread_mutex_t) <= 64, "the lock has 64 bytes in the file");
 
-/* What every file that processes share begins with. */
-struct header {
-    uint64_t magic;
-    uint32_t layout;
-    uint32_t count;
-    uint64_t size_bytes;
-};
-
 int64_t share_now_ns(void)
 {
     struct timespec now;
@@ -29,10 +21,42 @@ int64_t share_now_ns(void)
     return (int64_t)now.tv_sec * SHARE_SECOND_NS + now.tv_nsec;
 }
 
+int64_t elapsed_ns(int64_t now_ns, int64_t before_ns)
+{
+    int64_t passed_ns;
+    if (__builtin_sub_overflow(now_ns, before_ns, &passed_ns) || passed_ns == INT64_MIN) {
+        return before_ns < 0 ? INT64_MAX : -INT64_MAX;
+    }
+    return passed_ns;
+}
+
+uint32_t region_devices(const struct share_region *region)
+{
+    uint32_t count = __atomic_load_n(&region->devices_count, __ATOMIC_RELAXED);
+    return count < SHARE_DEVICES ? count : SHARE_DEVICES;
+}
+
+void region_uuid(const struct share_region *region, uint32_t device, char uuid[SHARE_UUID])
+{
+    memcpy(uuid, region->devices[device].uuid, SHARE_UUID);
+    uuid[SHARE_UUID - 1] = '\0';
+}
+
+static void prepare(struct share_region *region)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&region->lock.mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 /* With the lock of the file held. A maker that was killed left no magic: whoever comes next makes it again. */
-static void *map_or_make(int descriptor, uint64_t magic, size_t size_bytes, void (*prepare)(void *), const char **why)
+static struct share_region *map_or_make(int descriptor, const char **why)
 {
     struct stat status;
+    const size_t size_bytes = sizeof(struct share_region);
     if (fstat(descriptor, &status) != 0 || (status.st_size == 0 && ftruncate(descriptor, (off_t)size_bytes) != 0)) {
         *why = strerror(errno);
         return NULL;
@@ -41,22 +65,24 @@ static void *map_or_make(int descriptor, uint64_t magic, size_t size_bytes, void
         *why = "it has another size than this version writes; remove it when no process of the container runs";
         return NULL;
     }
-    struct header *mapped = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    struct share_region *mapped = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (mapped == MAP_FAILED) {
         *why = strerror(errno);
         return NULL;
     }
+    region_guard(mapped);
     if (mapped->magic == 0) {
         memset(mapped, 0, size_bytes);
         prepare(mapped);
         mapped->layout = SHARE_LAYOUT;
         mapped->size_bytes = size_bytes;
-        __atomic_store_n(&mapped->magic, magic, __ATOMIC_RELEASE);
+        __atomic_store_n(&mapped->magic, SHARE_REGION_MAGIC, __ATOMIC_RELEASE);
     }
-    if (mapped->magic == magic && mapped->layout == SHARE_LAYOUT && mapped->size_bytes == size_bytes) {
+    if (mapped->magic == SHARE_REGION_MAGIC && mapped->layout == SHARE_LAYOUT && mapped->size_bytes == size_bytes) {
         return mapped;
     }
     *why = "something else is in it, or another version wrote it";
+    region_guard(NULL);
     munmap(mapped, size_bytes);
     return NULL;
 }
@@ -81,15 +107,15 @@ static int open_or_make(const char *path)
     return descriptor;
 }
 
-void *region_map(const char *path, uint64_t magic, size_t size_bytes, void (*prepare)(void *mapped))
+struct share_region *region_open(const char *path)
 {
     const char *why = NULL;
-    void *mapped = NULL;
+    struct share_region *mapped = NULL;
     int descriptor = open_or_make(path);
     if (descriptor < 0 || flock(descriptor, LOCK_EX) != 0) {
         why = strerror(errno);
     } else {
-        mapped = map_or_make(descriptor, magic, size_bytes, prepare, &why);
+        mapped = map_or_make(descriptor, &why);
     }
     if (descriptor >= 0) {
         (void)flock(descriptor, LOCK_UN); /* by itself: closing does not while the mapping holds the open file */
@@ -101,22 +127,6 @@ void *region_map(const char *path, uint64_t magic, size_t size_bytes, void (*pre
     return mapped;
 }
 
-static void prepare_region(void *mapped)
-{
-    struct share_region *region = mapped;
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&region->lock.mutex, &attributes);
-    pthread_mutexattr_destroy(&attributes);
-}
-
-struct share_region *region_open(const char *path)
-{
-    return region_map(path, SHARE_REGION_MAGIC, sizeof(struct share_region), prepare_region);
-}
-
 /*
  * What one process has is written by itself alone, or by whoever frees its slot. So after a death in the middle of
  * anything the slots of the living are right, and all sums follow from them.
@@ -124,7 +134,7 @@ struct share_region *region_open(const char *path)
 static void repair(struct share_region *region)
 {
     region_reap(region);
-    for (uint32_t d = 0; d < region->devices_count; d++) {
+    for (uint32_t d = 0; d < region_devices(region); d++) {
         uint64_t used_bytes = 0;
         for (uint32_t p = 0; p < SHARE_PROCESSES; p++) {
             if (region->processes[p].taken) {
@@ -160,20 +170,24 @@ void region_unlock(struct share_region *region)
 
 int region_device(struct share_region *region, const char *uuid)
 {
-    for (uint32_t d = 0; d < region->devices_count; d++) {
-        if (strcmp(region->devices[d].uuid, uuid) == 0) {
+    uint32_t count = region_devices(region);
+    for (uint32_t d = 0; d < count; d++) {
+        char known[SHARE_UUID];
+        region_uuid(region, d, known);
+        if (strcmp(known, uuid) == 0) {
             return (int)d;
         }
     }
-    if (region->devices_count == SHARE_DEVICES) {
+    if (count == SHARE_DEVICES) {
         return -1;
     }
-    struct share_device *device = &region->devices[region->devices_count];
+    struct share_device *device = &region->devices[count];
     memset(device, 0, sizeof *device);
     strncpy(device->uuid, uuid, SHARE_UUID - 1);
     device->factor_permille = 1000;
     device->rate_permille = 1000;
-    return (int)region->devices_count++;
+    region->devices_count = count + 1;
+    return (int)count;
 }
 
 bool region_take(struct share_region *region, uint32_t process, uint32_t device, uint64_t bytes, uint64_t limit_bytes)

@@ -17,7 +17,9 @@
 
 #define SHARE_REGION_MAGIC 0x4552414853545542ull /* "BUTSHARE" as it lies in the file */
 #define SHARE_CARD_MAGIC 0x4452414353545542ull   /* "BUTSCARD" */
+#define SHARE_DEMAND_MAGIC 0x444e414d45444542ull /* "BEDEMAND" */
 #define SHARE_LAYOUT 1u
+#define SHARE_CARD_LAYOUT 2u /* of card.h */
 
 enum {
     SHARE_DEVICES = 16,
@@ -38,7 +40,7 @@ struct share_device {
     uint32_t hard_permille; /* 1000: no hard limit */
     uint32_t soft_permille; /* 0: no soft limit */
     uint32_t weight;
-    uint32_t tenant; /* place on the card plus one; 0: none yet */
+    uint32_t reserved;
 
     /* Memory: with the lock held. The sums of what the processes have. */
     uint64_t used_bytes;
@@ -93,8 +95,6 @@ struct share_region {
 
 /* Maps the region, and makes it if it is not there. NULL when that cannot be; why is said on standard error. */
 struct share_region *region_open(const char *path);
-/* A file of a fixed size, made with zeros if it is not there. `prepare` fills in a new one, with the file locked. */
-void *region_map(const char *path, uint64_t magic, size_t size_bytes, void (*prepare)(void *mapped));
 
 /* The lock. A holder that was killed is noticed here, and what it left is put right. False: the region is broken. */
 bool region_lock(struct share_region *region);
@@ -113,6 +113,19 @@ void region_reap(struct share_region *region);
 bool region_take(struct share_region *region, uint32_t process, uint32_t device, uint64_t bytes, uint64_t limit_bytes);
 void region_give_back(struct share_region *region, uint32_t process, uint32_t device, uint64_t bytes);
 
+/* How many devices it has; never more than there is room for, whatever the file says. */
+uint32_t region_devices(const struct share_region *region);
+/* The UUID of a device; whole, whatever the file says. */
+void region_uuid(const struct share_region *region, uint32_t device, char uuid[SHARE_UUID]);
+
+/* From now on a region that is cut off under a running process becomes one of zeros instead of ending the process.
+ * NULL: no longer. */
+void region_guard(struct share_region *region);
+/* Whether that has happened: then the accounts are gone, and nothing more may be given. */
+bool region_is_lost(void);
+
 int64_t share_now_ns(void);
+/* The time between two moments, of which the earlier may be any number: at most INT64_MAX, at least -INT64_MAX. */
+int64_t elapsed_ns(int64_t now_ns, int64_t before_ns);
 
 #endif

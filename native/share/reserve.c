@@ -20,7 +20,7 @@ bool share_reserve(CUdevice device, uint64_t bytes)
         fprintf(stderr, "batuta share: %d processes of this container have GPU memory already, no more is given\n",
                 SHARE_PROCESSES);
     }
-    return taken;
+    return taken && !region_is_lost();
 }
 
 void share_give_back(CUdevice device, uint64_t bytes)

@@ -19,12 +19,14 @@ struct place {
     uint32_t hard_permille;
     uint32_t soft_permille;
     uint32_t weight;
-    struct share_card *card; /* NULL: nobody else is asked */
+    bool has_card; /* false: nobody else is asked */
+    char uuid[SHARE_UUID]; /* set before has_card */
 };
 
 struct share {
     struct share_region *region;
     uint64_t key; /* of the container, on the cards */
+    char cards[SHARE_PATH]; /* the folder of the cards, set before any has_card */
     struct place places[SHARE_DEVICES];
 };
 

@@ -27,7 +27,7 @@ static void restart_comparison(struct share_device *device)
 static void free_slot(struct share_region *region, uint32_t process)
 {
     struct share_process *slot = &region->processes[process];
-    for (uint32_t d = 0; d < region->devices_count; d++) {
+    for (uint32_t d = 0; d < region_devices(region); d++) {
         restart_comparison(&region->devices[d]);
         /* Killed between these two lines, `repair` makes the sum from the slots again. */
         region->devices[d].used_bytes -= slot->use[d].used_bytes;
@@ -59,7 +59,7 @@ int region_attach(struct share_region *region)
         slot->start_ticks = start_ticks(pid);
         slot->taken = 1;
         region->pid_namespace = pid_namespace();
-        for (uint32_t d = 0; d < region->devices_count; d++) {
+        for (uint32_t d = 0; d < region_devices(region); d++) {
             restart_comparison(&region->devices[d]);
             if (alone) { /* another program: what was wrong with the last one's estimates says nothing about its own */
                 __atomic_store_n(&region->devices[d].factor_permille, 1000, __ATOMIC_RELAXED);

@@ -30,7 +30,8 @@ static void set_place(struct share_device *device, struct place *place, const st
     __atomic_store_n(&device->weight, limit->weight, __ATOMIC_RELAXED);
 }
 
-/* A number for the container that others on a card do not have: of its region's path, which is its own. */
+/* A number for the container that others on a card do not have: of its region's path, which is its own. The writer of
+ * the card makes the same one, in src/batuta/gpu/share/cards.py. */
 static uint64_t key_of(const char *text)
 {
     uint64_t key = 14695981039346656037ull;
@@ -40,7 +41,7 @@ static uint64_t key_of(const char *text)
     return key | 1;
 }
 
-/* Gives each device its limits, and its place on its card. With the lock held. */
+/* Gives each device its limits, and its card. With the lock held. */
 static void set_places(void)
 {
     for (uint32_t l = 0; l < limits.count; l++) {
@@ -52,13 +53,12 @@ static void set_places(void)
         struct share_device *device = &share.region->devices[d];
         struct place *place = &share.places[d];
         set_place(device, place, limit);
-        if (place->card == NULL && *limits.cards != '\0') {
-            struct share_card *card = card_open(limits.cards, limit->uuid);
-            int tenant = card == NULL ? -1 : card_enter(card, share.key, share_now_ns());
-            if (tenant >= 0) {
-                device->tenant = (uint32_t)tenant + 1;
-                __atomic_store_n(&place->card, card, __ATOMIC_RELEASE);
+        if (!place->has_card && *limits.cards != '\0') {
+            if (*share.cards == '\0') {
+                memcpy(share.cards, limits.cards, sizeof share.cards);
             }
+            memcpy(place->uuid, limit->uuid, sizeof place->uuid);
+            __atomic_store_n(&place->has_card, true, __ATOMIC_RELEASE);
         }
     }
 }
@@ -67,6 +67,7 @@ static void after_fork(void)
 {
     process = -1;
     pthread_mutex_init(&refreshing, NULL);
+    card_after_fork();
 }
 
 static void start(void)

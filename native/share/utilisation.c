@@ -12,6 +12,7 @@ enum {
     NOISE = 8,
     LEAST_CHARGED = 20,
     GAIN = 3,
+    MOST_CHARGED = 64, /* times the time that passed: more no container can have had */
 };
 #define CORRECT_EVERY_NS SHARE_SECOND_NS
 
@@ -63,22 +64,38 @@ static int32_t processes_permille(nvmlDevice_t device)
     return sum;
 }
 
+static bool is_alone(int place, int64_t now_ns)
+{
+    bool has_card = __atomic_load_n(&share.places[place].has_card, __ATOMIC_ACQUIRE);
+    struct card_view *view = has_card ? card_view_take(place, now_ns) : NULL;
+    bool alone = view != NULL && view->own >= 0 && card_is_alone(view, now_ns);
+    if (view != NULL) {
+        card_view_return(place);
+    }
+    return alone;
+}
+
 /* What the container had of the device in the last second; -1 when nobody can tell. */
 static int32_t measured_permille(int place, int64_t now_ns)
 {
-    const struct share_device *own = &share.region->devices[place];
-    const struct share_card *card = __atomic_load_n(&share.places[place].card, __ATOMIC_ACQUIRE);
+    char uuid[SHARE_UUID];
     nvmlDevice_t device;
     nvmlUtilization_t all;
-    if (!nvml_device(own->uuid, &device)) {
+    region_uuid(share.region, (uint32_t)place, uuid);
+    if (!nvml_device(uuid, &device)) {
         return -1;
     }
     int32_t permille = processes_permille(device);
-    bool alone = card != NULL && card_is_alone(card, (int)own->tenant - 1, now_ns);
-    if (permille < 0 && alone && REAL(nvmlDeviceGetUtilizationRates)(device, &all) == NVML_SUCCESS) {
+    if (permille < 0 && is_alone(place, now_ns) && REAL(nvmlDeviceGetUtilizationRates)(device, &all) == NVML_SUCCESS) {
         return (int32_t)all.gpu * 10;
     }
     return permille;
+}
+
+int64_t utilisation_factor(int place)
+{
+    int64_t factor = __atomic_load_n(&share.region->devices[place].factor_permille, __ATOMIC_RELAXED);
+    return factor == 0 ? 1000 : factor < LEAST_FACTOR ? LEAST_FACTOR : factor > MOST_FACTOR ? MOST_FACTOR : factor;
 }
 
 static void correct(int place, int64_t passed_ns, int64_t charged_ns, int32_t permille)
@@ -93,7 +110,7 @@ static void correct(int place, int64_t passed_ns, int64_t charged_ns, int32_t pe
      * second and ran in the next would make it swing otherwise. */
     int64_t change = short_ns * 1000 / charged_ns;
     change = change < -500 ? -500 : change > 1000 ? 1000 : change;
-    int64_t factor = __atomic_load_n(&device->factor_permille, __ATOMIC_RELAXED);
+    int64_t factor = utilisation_factor(place);
     factor += factor * change / (1000 * GAIN);
     factor = factor < LEAST_FACTOR ? LEAST_FACTOR : factor > MOST_FACTOR ? MOST_FACTOR : factor;
     __atomic_store_n(&device->factor_permille, (uint32_t)factor, __ATOMIC_RELAXED);
@@ -104,7 +121,7 @@ void utilisation_correct(int place, int64_t now_ns)
 {
     struct share_device *device = &share.region->devices[place];
     int64_t before_ns = __atomic_load_n(&device->corrected_ns, __ATOMIC_RELAXED);
-    int64_t passed_ns = now_ns - before_ns;
+    int64_t passed_ns = elapsed_ns(now_ns, before_ns);
     if ((passed_ns >= 0 && passed_ns < CORRECT_EVERY_NS) ||
         !__atomic_compare_exchange_n(&device->corrected_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED)) {
@@ -115,7 +132,8 @@ void utilisation_correct(int place, int64_t now_ns)
     uint64_t longest_ns = __atomic_exchange_n(&device->longest_ns, 0, __ATOMIC_RELAXED);
     /* Of a stretch with pauses, or with a kernel that reaches far into the next, nothing can be said. */
     if (passed_ns < 0 || passed_ns > 2 * CORRECT_EVERY_NS || longest_ns > (uint64_t)passed_ns / 10 ||
-        charged_ns < (uint64_t)passed_ns / 1000 * LEAST_CHARGED || pthread_mutex_trylock(&asking) != 0) {
+        charged_ns < (uint64_t)passed_ns / 1000 * LEAST_CHARGED ||
+        charged_ns > (uint64_t)passed_ns * MOST_CHARGED || pthread_mutex_trylock(&asking) != 0) {
         return;
     }
     int32_t permille = measured_permille(place, now_ns);

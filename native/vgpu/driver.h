@@ -34,6 +34,7 @@ struct CUctx_st {
     int primary_references;
     bool primary;
     bool alive;
+    size_t settings[3]; /* stack, buffer and heap of kernels, as they were set; 0: as they are without that */
     unsigned long long id;
     struct CUstream_st default_stream;
     struct CUstream_st *streams;
@@ -99,6 +100,8 @@ CUresult memory_charge(uint32_t device, size_t bytes);
 void memory_uncharge(uint32_t device, size_t bytes);
 /* A pool counts what came out of it. With driver.lock held. */
 void pool_count(CUmemoryPool pool, size_t bytes, bool taken);
+/* What the settings of a context take beyond what every context has. */
+size_t settings_bytes(const struct CUctx_st *context);
 /* Whether reserved addresses have memory mapped to them. With driver.lock held. */
 bool virtual_covers(CUdeviceptr start, size_t size);
 

@@ -66,6 +66,7 @@ static void close_context(CUcontext context)
 {
     context->alive = false;
     memory_free_all_of(context);
+    memory_uncharge(context->device, settings_bytes(context));
     streams_destroy_all(context);
     vgpu_lock(driver.file);
     vgpu_give_back(driver.file, driver.process, context->device, driver.file->devices[context->device].context_bytes);

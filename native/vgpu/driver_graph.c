@@ -75,6 +75,52 @@ API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUg
     return add(node, graph, kernel_length_ns(function, context->device, threads));
 }
 
+/* The memory is there from the making of the node: a real device gives it when the graph runs. */
+API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t after_count,
+                                    CUDA_MEM_ALLOC_NODE_PARAMS *memory)
+{
+    CUcontext context;
+    (void)after;
+    (void)after_count;
+    CUresult result = driver_context(&context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (memory == NULL || graph == NULL || node == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (memory->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        memory->poolProps.location.id != context->ordinal) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    result = memory_allocate(context, &memory->dptr, memory->bytesize, MEMORY_DEVICE, NULL);
+    return result == CUDA_SUCCESS ? add(node, graph, 0) : result;
+}
+
+API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+                               size_t after_count, CUgraphNodeParams *params)
+{
+    (void)edges;
+    if (params == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return cuGraphAddKernelNode_v2(node, graph, after, after_count, &params->kernel);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(node, graph, after, after_count, &params->alloc);
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+ALIAS(cuGraphAddNode_v3, cuGraphAddNode_v2);
+
+API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t after_count,
+                            CUgraphNodeParams *params)
+{
+    return cuGraphAddNode_v2(node, graph, after, NULL, after_count, params);
+}
+
 API CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t after_count)
 {
     (void)after;

@@ -17,23 +17,58 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
     return result;
 }
 
+enum { DEFAULT_STACK_BYTES = 1024 };
+
+size_t settings_bytes(const struct CUctx_st *context)
+{
+    const struct vgpu_device *on = &driver.file->devices[context->device];
+    size_t threads = (size_t)on->multiprocessors * on->threads_per_multiprocessor;
+    size_t stack = context->settings[CU_LIMIT_STACK_SIZE];
+    return (stack > DEFAULT_STACK_BYTES ? (stack - DEFAULT_STACK_BYTES) * threads : 0) +
+           context->settings[CU_LIMIT_PRINTF_FIFO_SIZE] + context->settings[CU_LIMIT_MALLOC_HEAP_SIZE];
+}
+
+static bool takes_memory(int limit)
+{
+    return limit >= CU_LIMIT_STACK_SIZE && limit <= CU_LIMIT_MALLOC_HEAP_SIZE;
+}
+
 API CUresult cuCtxGetLimit(size_t *value, int limit)
 {
     CUcontext context;
-    (void)limit;
     CUresult result = driver_context(&context);
     if (result == CUDA_SUCCESS) {
-        *value = 1024;
+        size_t set = takes_memory(limit) ? context->settings[limit] : 0;
+        *value = set != 0 ? set : 1024;
     }
     return result;
 }
 
+/* A larger heap is memory of the device, and so are stacks for all threads that it can hold. */
 API CUresult cuCtxSetLimit(int limit, size_t value)
 {
     CUcontext context;
-    (void)limit;
-    (void)value;
-    return driver_context(&context);
+    CUresult result = driver_context(&context);
+    if (result != CUDA_SUCCESS || !takes_memory(limit)) {
+        return result;
+    }
+    if (value > (size_t)1 << 40) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&driver.lock);
+    size_t before = context->settings[limit], before_bytes = settings_bytes(context);
+    context->settings[limit] = value;
+    size_t bytes = settings_bytes(context);
+    if (bytes > before_bytes) {
+        result = memory_charge(context->device, bytes - before_bytes);
+    } else {
+        memory_uncharge(context->device, before_bytes - bytes);
+    }
+    if (result != CUDA_SUCCESS) {
+        context->settings[limit] = before;
+    }
+    pthread_mutex_unlock(&driver.lock);
+    return result;
 }
 
 API CUresult cuCtxSetCacheConfig(int config)

@@ -2,8 +2,11 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { GRANULARITY = 2 << 20 };
@@ -119,6 +122,63 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, cons
     *block = (struct block){device, size, memory, 1, *properties, NULL};
     pthread_mutex_lock(&driver.lock);
     block->next = blocks;
+    blocks = block;
+    pthread_mutex_unlock(&driver.lock);
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)block;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int kind,
+                                          unsigned long long flags)
+{
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    pthread_mutex_lock(&driver.lock);
+    const struct block *block = flags == 0 && shared != NULL ? block_of(handle) : NULL;
+    int made = block == NULL ? -1 : fcntl(block->memory, F_DUPFD_CLOEXEC, 0);
+    pthread_mutex_unlock(&driver.lock);
+    if (made < 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memcpy(shared, &made, sizeof made);
+    return CUDA_SUCCESS;
+}
+
+/* The importing process is charged as well: the one that the memory comes from may be gone. */
+API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int kind)
+{
+    CUcontext context;
+    struct stat status;
+    int given = (int)(uintptr_t)shared;
+    CUresult result = driver_context(&context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (handle == NULL || fstat(given, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size <= 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = memory_charge(context->device, (size_t)status.st_size);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct block *block = calloc(1, sizeof *block);
+    int memory = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    if (block == NULL || memory < 0) {
+        free(block);
+        memory_uncharge(context->device, (size_t)status.st_size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, context->ordinal}};
+    pthread_mutex_lock(&driver.lock);
+    *block = (struct block){context->device, (size_t)status.st_size, memory, 1, properties, blocks};
     blocks = block;
     pthread_mutex_unlock(&driver.lock);
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)block;

@@ -19,6 +19,7 @@ struct held {
     CUmemGenericAllocationHandle handle;
     CUarray array;
     CUmipmappedArray mipmapped;
+    CUgraph graph;
 };
 
 #define AS(symbol, given) ((__typeof__(&symbol))(given))
@@ -99,8 +100,65 @@ ALLOCATE(mipmapped)
     return AS(cuMipmappedArrayCreate, call)(&held->mipmapped, &shape, 1);
 }
 
+/* Memory that comes with a graph, on the device of the context. */
+static CUDA_MEM_ALLOC_NODE_PARAMS in_graph(size_t bytes, struct held *held)
+{
+    must("cuGraphCreate", DRIVER(cuGraphCreate)(&held->graph, 0));
+    CUmemPoolProps pool = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    return (CUDA_MEM_ALLOC_NODE_PARAMS){.poolProps = pool, .bytesize = bytes};
+}
+
+static CUresult in_graph_result(struct held *held, CUresult result, CUdeviceptr address)
+{
+    if (result != CUDA_SUCCESS) {
+        DRIVER(cuGraphDestroy)(held->graph);
+        held->graph = NULL;
+        return result;
+    }
+    held->address = address;
+    return result;
+}
+
+ALLOCATE(graph_memory)
+{
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS memory = in_graph(bytes, held);
+    CUresult result = AS(cuGraphAddMemAllocNode, call)(&node, held->graph, NULL, 0, &memory);
+    return in_graph_result(held, result, memory.dptr);
+}
+
+ALLOCATE(graph_node)
+{
+    CUgraphNode node;
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = in_graph(bytes, held)};
+    CUresult result = AS(cuGraphAddNode, call)(&node, held->graph, NULL, 0, &params);
+    return in_graph_result(held, result, params.alloc.dptr);
+}
+
+ALLOCATE(graph_node_with_edges)
+{
+    CUgraphNode node;
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = in_graph(bytes, held)};
+    CUresult result = AS(cuGraphAddNode_v2, call)(&node, held->graph, NULL, NULL, 0, &params);
+    return in_graph_result(held, result, params.alloc.dptr);
+}
+
+/* Memory of a graph is there once it has run, and can be freed like any other from then on. */
+static void run(CUgraph graph)
+{
+    CUgraphExec executable;
+    must("cuGraphInstantiateWithFlags", DRIVER(cuGraphInstantiateWithFlags)(&executable, graph, 0));
+    must("cuGraphLaunch", DRIVER(cuGraphLaunch)(executable, NULL));
+    must("cuCtxSynchronize", DRIVER(cuCtxSynchronize)());
+    DRIVER(cuGraphExecDestroy)(executable);
+    DRIVER(cuGraphDestroy)(graph);
+}
+
 static CUresult release(const struct held *held)
 {
+    if (held->graph != NULL) {
+        run(held->graph);
+    }
     if (held->address != 0) {
         return DRIVER(cuMemFree_v2)(held->address);
     }
@@ -133,6 +191,10 @@ static const struct {
     {{"cuArray3DCreate", "cuArray3DCreate", 2000, false}, low_deep_array},
     {{"cuArray3DCreate_v2", "cuArray3DCreate", 12000, false}, deep_array},
     {{"cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 12000, false}, mipmapped},
+    {{"cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 12000, false}, graph_memory},
+    {{"cuGraphAddNode", "cuGraphAddNode", 12020, false}, graph_node},
+    {{"cuGraphAddNode_v2", "cuGraphAddNode", 12030, false}, graph_node_with_edges},
+    {{"cuGraphAddNode_v3", "cuGraphAddNode", 13040, false}, graph_node_with_edges},
 };
 
 static const char *check(size_t e, enum way way, size_t limit_bytes, CUresult *result)

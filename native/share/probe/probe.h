@@ -54,6 +54,7 @@ CUresult cuStreamCreate(CUstream *, unsigned int);
 CUresult cuStreamDestroy_v2(CUstream);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphDestroy(CUgraph);
 CUresult cuGraphExecDestroy(CUgraphExec);
 

@@ -27,6 +27,10 @@ const char *const WAY_NAMES[WAYS] = {"linked", "dlsym", "cuGetProcAddress", "cuG
 #pragma weak cuArray3DCreate
 #pragma weak cuArray3DCreate_v2
 #pragma weak cuMipmappedArrayCreate
+#pragma weak cuGraphAddMemAllocNode
+#pragma weak cuGraphAddNode
+#pragma weak cuGraphAddNode_v2
+#pragma weak cuGraphAddNode_v3
 #pragma weak cuLaunchKernel
 #pragma weak cuLaunchKernel_ptsz
 #pragma weak cuLaunchKernelEx
@@ -57,6 +61,10 @@ static function linked(const char *symbol)
         LINKED(cuArray3DCreate),
         LINKED(cuArray3DCreate_v2),
         LINKED(cuMipmappedArrayCreate),
+        LINKED(cuGraphAddMemAllocNode),
+        LINKED(cuGraphAddNode),
+        LINKED(cuGraphAddNode_v2),
+        LINKED(cuGraphAddNode_v3),
         LINKED(cuLaunchKernel),
         LINKED(cuLaunchKernel_ptsz),
         LINKED(cuLaunchKernelEx),

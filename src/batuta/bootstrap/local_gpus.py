@@ -6,6 +6,7 @@ takes seconds. No replica starts before they are there. What is not available is
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,11 +18,12 @@ from batuta.core.job import Share
 from batuta.engine.fence import Fence
 from batuta.gpu.local_nodes import VirtualGpus
 from batuta.gpu.native_libraries import find_compiler, share_library
+from batuta.gpu.share.cards import CardFolder
 from batuta.gpu.share.limits import LONGEST_NAME, DeviceLimit, ShareLimits, share_environment, write_limits
 from batuta.spec.problem import InputError
 
-CARDS = "gpu-cards"
-"""Within the state directory: a folder in which replicas on one card agree on how to divide its time."""
+CARDS = "gpu-grants"
+"""Within the state directory: what replicas were granted of each card, and what they want of it."""
 
 
 class LocalGpus:
@@ -82,11 +84,20 @@ class LocalGpus:
         """`env`, in which a replica gets no more than its share; as it was for one that has whole GPUs."""
         if self._share_library is None or replica.job.share is None:
             return env
-        self._cards.mkdir(mode=0o700, parents=True, exist_ok=True)
         path, limit = replica.folder / "gpu-limits", _limit(uuid, replica.job.share)
         name, region = replica.run_id[-LONGEST_NAME:], replica.folder / "gpu-region"
-        write_limits(path, ShareLimits(name, region, (limit,), self._cards))
+        limits = ShareLimits(name, region, (limit,), self._cards)
+        write_limits(path, limits)
+        CardFolder(self._cards).grant(limits, owner=_owner_to_give(replica.folder))
         return {**env, **share_environment(path, self._share_library, env)}
+
+
+def _owner_to_give(folder: Path) -> tuple[int, int] | None:
+    """The user and group that a replica's folder belongs to, where a server of root's can give files away."""
+    if os.geteuid() != 0:
+        return None
+    status = folder.stat()
+    return status.st_uid, status.st_gid
 
 
 def _limit(uuid: str, share: Share) -> DeviceLimit:

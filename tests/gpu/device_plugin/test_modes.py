@@ -5,6 +5,7 @@ kernel has as files are plain files. So this shows what Batuta says to them, not
 """
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ printf '{"words": "%s", "said": "%s", "pipe": "%s", "devices": "%s"}\\n' \
     "$*" "$said" "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_VISIBLE_DEVICES" >> "$RECORD"
 case "$*" in
     "-p 3 -h") echo "$HELP" ;;
-    -d*) touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+    -d*) touch "$CUDA_MPS_PIPE_DIRECTORY/control" /dev/shm/cuda.shm.stand-in ;;
     *) [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ] || { echo "no daemon" >&2; exit 1; } ;;
 esac
 """
@@ -44,9 +45,18 @@ OLD_HELP, NEW_HELP = "unknown option", "usage: server namespace client"
 Recorded = Callable[[], list[dict[str, str]]]
 
 
+def mps_daemon(folder: Path, protocol: int = 2, **more: Any) -> MpsDaemon:
+    """A daemon of GPU-0 that takes a folder of the test for the node's shared memory."""
+    shm = folder.parent / f"{folder.name}-shm"
+    shm.mkdir(exist_ok=True)
+    return MpsDaemon("GPU-0", 2560, folder, protocol, shm=shm, **more)
+
+
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """The stand-in on PATH; what it was told."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs root and unshare: a daemon has mounts of its own")
     program, record = tmp_path / "bin" / CONTROL, tmp_path / "record"
     program.parent.mkdir()
     program.write_text(STAND_IN)
@@ -121,13 +131,13 @@ class TestDaemons:
     def test_a_daemon_of_the_second_protocol_is_started_once_and_told_by_uuid(
         self, tmp_path: Path, control: Recorded
     ) -> None:
-        daemon = MpsDaemon("GPU-0", 16384, tmp_path / "mps")
+        daemon = mps_daemon(tmp_path / "mps")
         daemon.ensure()
         told = control()
         assert [one["words"] or one["said"] for one in told] == [
             "get_default_active_thread_percentage",
             "-d",
-            "set_default_device_pinned_mem_limit GPU-0 16384M",
+            "set_default_device_pinned_mem_limit GPU-0 2560M",
             "set_default_active_thread_percentage 100",
         ]
         assert {(one["pipe"], one["devices"]) for one in told} == {(str(tmp_path / "mps/pipe"), "GPU-0")}
@@ -137,15 +147,15 @@ class TestDaemons:
     def test_a_daemon_of_the_third_protocol_gets_a_file(self, tmp_path: Path, control: Recorded) -> None:
         import tomllib
 
-        MpsDaemon("GPU-0", 16384, tmp_path, protocol=3).ensure()
-        path = tmp_path / "mps.toml"
+        mps_daemon(tmp_path / "mps", protocol=3).ensure()
+        path = tmp_path / "mps" / "mps.toml"
         assert [one["words"] for one in control()] == ["server list", f"-d -p 3 -a {path}"]
         assert tomllib.loads(path.read_text()) == {
             "schema_version": "1.0",
             "servers": {
                 "batuta": {
                     "allowed_devices": "GPU-0",
-                    "pinned_memory_limit": "16384M",
+                    "pinned_memory_limit": "2560M",
                     "active_thread_percentage": "100",
                 }
             },
@@ -154,7 +164,21 @@ class TestDaemons:
 
     def test_without_the_control_program_there_is_a_way_out(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="--mode preload needs none"):
-            MpsDaemon("GPU-0", 1, tmp_path, control="no-such-program").ensure()
+            mps_daemon(tmp_path / "mps", control="no-such-program").ensure()
+
+    @pytest.mark.parametrize("protocol", [2, 3])
+    def test_a_daemon_has_shared_memory_of_its_own(self, tmp_path: Path, control: Recorded, protocol: int) -> None:
+        daemon = mps_daemon(tmp_path / "mps", protocol)
+        daemon.ensure()
+        assert [path.name for path in daemon.shared_memory.iterdir()] == ["cuda.shm.stand-in"]
+        assert daemon.shared_memory.stat().st_mode & 0o7777 == 0o1777
+        assert not Path("/dev/shm/cuda.shm.stand-in").exists()
+
+    def test_a_folder_that_another_user_has_put_there_is_refused(self, tmp_path: Path, control: Recorded) -> None:
+        daemon = mps_daemon(tmp_path / "mps")
+        daemon.shared_memory.parent.symlink_to("/tmp")
+        with pytest.raises(InputError, match="is not a folder of this user"):
+            daemon.ensure()
 
 
 def grant(**more: Any) -> Grant:
@@ -164,17 +188,22 @@ def grant(**more: Any) -> Grant:
 
 class TestContainers:
     def test_a_client_of_mps_is_told_its_limits(self, tmp_path: Path, control: Recorded) -> None:
-        outfit = MpsEnforcer({"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path)}, ContainerSpec())
+        daemon = mps_daemon(tmp_path / "mps")
+        outfit = MpsEnforcer({"GPU-0": daemon}, ContainerSpec())
         answer = outfit.container_response(grant())
         assert not outfit.needs_pre_start
         assert answer.envs == {
             "NVIDIA_VISIBLE_DEVICES": "GPU-0",
             "CUDA_VISIBLE_DEVICES": "GPU-0",
-            "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
+            "CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
         }
-        assert {mount.container_path for mount in answer.mounts} == {str(tmp_path / "pipe"), "/dev/shm"}
+        # and it meets the daemon in the folder of its card, not in the node's shared memory
+        assert {(mount.container_path, mount.host_path) for mount in answer.mounts} == {
+            (str(daemon.pipe), str(daemon.pipe)),
+            ("/dev/shm", str(daemon.shared_memory)),
+        }
         soft = outfit.container_response(grant(is_soft=True))
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in soft.envs
 
@@ -182,7 +211,7 @@ class TestContainers:
         self, tmp_path: Path, control: Recorded
     ) -> None:
         tree = cgroups(tmp_path / "cgroups")
-        daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
+        daemons = {"GPU-0": mps_daemon(tmp_path / "mps", 3)}
         outfit = MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree)
         assert outfit.needs_pre_start
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in outfit.container_response(grant(uid="uid-a")).envs
@@ -193,7 +222,7 @@ class TestContainers:
 
     def test_a_pod_that_cannot_be_held_does_not_start(self, tmp_path: Path, control: Recorded) -> None:
         tree = cgroups(tmp_path / "cgroups")
-        daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
+        daemons = {"GPU-0": mps_daemon(tmp_path / "mps", 3)}
         with pytest.raises(CgroupUnavailable, match="no cgroup of pod uid-gone"):
             MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree).pre_start(grant(uid="uid-gone"))
         with pytest.raises(CgroupUnavailable, match=r"no region of GPU 0 at 0000:3b:00\.0"):

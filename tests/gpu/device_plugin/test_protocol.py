@@ -10,7 +10,8 @@ import pytest
 from batuta.gpu.device_plugin.allocation import CHECKPOINT_FILE
 from batuta.gpu.device_plugin.enforcement import ContainerSpec, MpsEnforcer
 from batuta.gpu.device_plugin.messages import HEALTHY, UNHEALTHY, VERSION, DevicePluginOptions
-from batuta.gpu.share.limits import DeviceLimit, read_limits
+from batuta.gpu.share.cards import CardFolder, Tenant, demand_paths, tenant_key
+from batuta.gpu.share.limits import DeviceLimit, ShareLimits, read_limits
 from tests.gpu.device_plugin.books import COMPUTE, MEMORY, pod, stock, units
 from tests.gpu.device_plugin.kubelet import KnownPods, Kubelet, in_time, running_plugin
 
@@ -21,6 +22,12 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="plugin-"))
     yield made
     shutil.rmtree(made)
+
+
+def tenants_of(limits: ShareLimits) -> list[Tenant]:
+    """Who was granted something of the card that a container is on."""
+    assert limits.cards is not None
+    return CardFolder(limits.cards).tenants(limits.devices[0].uuid)
 
 
 def test_both_resources_are_registered_and_all_units_listed(folder: Path) -> None:
@@ -78,8 +85,39 @@ def test_a_container_gets_the_card_that_was_decided_on_and_its_limits(folder: Pa
             assert limits.devices == (DeviceLimit("GPU-1", 1024, 30, weight=30),)
             assert host["/etc/ld.so.preload"].read_text().strip() in host
             assert all(path.exists() for path in host.values())
+            # It may write its own accounts and what it wants; what others were granted it may only read.
             writable = {mount.container_path for mount in memory.mounts if not mount.read_only}
-            assert writable == {str(limits.region.parent), str(limits.cards)}
+            assert writable == {str(limits.region.parent), *map(str, demand_paths(limits))}
+            (granted,) = tenants_of(limits)
+            assert (granted.key, granted.hard_permille, granted.weight) == (tenant_key(limits), 300, 30)
+
+    in_time(run)
+
+
+def test_grants_end_with_the_pod_and_outlast_the_plugin(folder: Path) -> None:
+    async def run() -> None:
+        pods = KnownPods(pod("a", 4, 30), pod("b", 3, 20))
+
+        async def allocated(kubelet: Kubelet, *numbers: int) -> ShareLimits:
+            answer = await kubelet.allocate(MEMORY, units(0, *numbers))
+            host = {mount.container_path: Path(mount.host_path) for mount in answer.mounts}
+            return read_limits(host["/etc/batuta/share"] / "limits")
+
+        async with Kubelet(folder) as kubelet, running_plugin(folder, stock(), pods):
+            await kubelet.registrations()
+            first, second = await allocated(kubelet, 0, 1, 2, 3), await allocated(kubelet, 4, 5, 6)
+            assert [one.key for one in tenants_of(first)] == [tenant_key(first), tenant_key(second)]
+        # when the plugin starts again and has lost the card, then all that still have a share are on it again
+        assert first.cards is not None
+        (first.cards / "GPU-0").unlink()
+        async with Kubelet(folder) as kubelet, running_plugin(folder, stock(), pods):
+            await kubelet.registrations()
+            assert {one.key for one in tenants_of(first)} == {tenant_key(first), tenant_key(second)}
+            # and when a pod is gone, then so is its grant, at the next request
+            pods.pods = (pod("b", 3, 20),)
+            await allocated(kubelet, 4, 5, 6)
+            assert [one.key for one in tenants_of(second)] == [tenant_key(second)]
+            assert not any(path.exists() for path in demand_paths(first))
 
     in_time(run)
 

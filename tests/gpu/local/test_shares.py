@@ -1,21 +1,29 @@
 """Two jobs on one card are held to their shares of it: memory always, compute hard or soft."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from batuta.backends.local.replica_plan import ReplicaGpus
 from batuta.bootstrap.local_gpus import LocalGpus
+from batuta.core.cluster import NodeName
+from batuta.core.job import Share
 from batuta.gpu.local_nodes import VirtualGpus
+from batuta.gpu.share.cards import CardFolder, demand_paths, tenant_key
 from batuta.gpu.share.limits import read_limits
 from tests.support.local_backends import Bench
+from tests.support.worlds import make_job
 
 WITHIN_S = 60.0
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
+NOBODY = 65534
 TAKES = """
 import ctypes, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -119,3 +127,23 @@ def test_limits_are_written_as_the_task_says(card: Card):
     assert (found["hard"].memory_mib, found["hard"].compute_percent) == (1024, 40)
     assert (found["soft"].compute_percent, found["soft"].soft_compute_percent) == (None, 20)
     assert found["hard"].uuid == found["soft"].uuid == card.virtual.uuids("n0")[0]
+
+
+def test_the_server_grants_and_a_job_may_write_what_it_wants_alone(card: Card, tmp_path: Path):
+    # given a job whose folder belongs to another user, as where root starts jobs as their users
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
+    job = replace(make_job("a"), share=Share(memory_mib=1024, compute_percent=40))
+    card.gpus.inject(ReplicaGpus(job, NodeName("n0"), (0,), "a-0-0", folder), {})
+    # then the grant is the server's, and what the job wants the job's
+    limits = read_limits(folder / "gpu-limits")
+    assert limits.cards is not None
+    uuid = limits.devices[0].uuid
+    (granted,) = CardFolder(limits.cards).tenants(uuid)
+    assert (granted.key, granted.hard_permille) == (tenant_key(limits), 400)
+    status, (demand,) = (limits.cards / uuid).stat(), demand_paths(limits)
+    assert (status.st_uid, status.st_mode & 0o777) == (0, 0o644)
+    assert (demand.stat().st_uid, demand.stat().st_mode & 0o777) == (NOBODY, 0o600)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.gpu.native_libraries import share_library, share_probe
+from batuta.gpu.share.cards import CardFolder
 from batuta.gpu.share.limits import DeviceLimit, ShareLimits, share_environment, write_limits
 from batuta.gpu.share.region import ContainerShare, DeviceShare, read_region
 from tests.support.vgpu import VirtualNode
@@ -56,6 +57,8 @@ class Container:
         """Writes other limits."""
         self.limits = ShareLimits(self.name, self.limits.region, devices, self.limits.cards)
         write_limits(self.limits_path, self.limits)
+        if self.limits.cards is not None:
+            CardFolder(self.limits.cards).grant(self.limits)
 
     def run(self, command: Sequence[str | Path], **env: str) -> "subprocess.CompletedProcess[str]":
         return self.node.run(command, **(self.env | env))
@@ -102,7 +105,6 @@ def container(
     """A container with these limits, in the folder of the node."""
     home = node.path.parent / name
     folder = node.path.parent / "cards"
-    folder.mkdir(exist_ok=True)
     limits = ShareLimits(name, home / "region", devices, folder if cards else None)
     made = Container(node, name, limits, home / "limits", library or share_library())
     made.allow(*devices)

@@ -1,12 +1,12 @@
 """Device time: what containers on a card may have at each moment. How exactly they get it is benchmarked."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from batuta.gpu.native_libraries import share_probe
-from batuta.gpu.share.region import Card
 from tests.gpu.share.containers import Container, container, eventually, kill, limit
 from tests.support.vgpu import VirtualNode
 
@@ -121,9 +121,6 @@ def test_processes_of_a_container_share_its_time(node: VirtualNode, running: Exi
         start(running, place)
     eventually(lambda: place.device().charged_s > 0.1)
     assert rates(place) == (50,)
-    # and they are one tenant of the card
-    card = Card.from_buffer_copy((node.path.parent / "cards" / place.device().uuid).read_bytes())
-    assert sum(tenant.key != 0 for tenant in card.tenants) == 1
     assert len(place.device().processes) == 3
 
 
@@ -137,7 +134,7 @@ def test_a_limit_that_changes_is_heeded_by_what_runs(node: VirtualNode, running:
 
 def test_where_nobody_can_tell_whether_a_card_is_idle_a_soft_limit_is_a_hard_one(node: VirtualNode, running: ExitStack):
     place = container(node, limit(node, soft_compute_percent=30), cards=True)
-    (node.path.parent / "cards").rmdir()
+    shutil.rmtree(node.path.parent / "cards")
     start(running, place)
     eventually(lambda: place.device().launches > 200)
     assert rates(place) == (30,)

@@ -13,7 +13,8 @@ ALLOCATIONS = (
     *("cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemAllocPitch", "cuMemAllocPitch_v2"),
     *("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"),
     *("cuMemCreate", "cuArrayCreate", "cuArrayCreate_v2", "cuArray3DCreate", "cuArray3DCreate_v2"),
-    "cuMipmappedArrayCreate",
+    *("cuMipmappedArrayCreate", "cuGraphAddMemAllocNode"),
+    *("cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"),
 )
 LAUNCHES = tuple(
     f"{name}{variant}"

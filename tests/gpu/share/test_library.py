@@ -15,7 +15,8 @@ from batuta.gpu.native_libraries import (
     share_library,
     share_probe,
 )
-from batuta.gpu.share import region
+from batuta.gpu.share import cards, region
+from batuta.gpu.share.cards import demand_paths
 from batuta.gpu.share.limits import share_environment
 from batuta.spec.problem import InputError
 from tests.gpu.share.containers import container, limit
@@ -27,8 +28,9 @@ STRUCTURES = {
     "share_use": region.Use,
     "share_process": region.Process,
     "share_region": region.Region,
-    "share_tenant": region.Tenant,
-    "share_card": region.Card,
+    "share_tenant": cards.Tenant,
+    "share_card": cards.Card,
+    "share_demand": cards.Demand,
 }
 
 
@@ -110,6 +112,29 @@ def test_sanitizers_find_nothing(tmp_path: Path, node: VirtualNode):
         done = place.run(command, LD_PRELOAD=preloaded, ASAN_OPTIONS="detect_leaks=0")
         # then nothing is found
         assert (done.returncode, done.stderr) == (0, ""), (command, done.stderr, done.stdout)
+
+
+def test_sanitizers_find_nothing_in_files_that_hold_anything(tmp_path: Path, node: VirtualNode):
+    # given the readers of region, card and demands with checks in them
+    readers = ("region", "region_guard", "slots", "card", "card_file", "limits", "credit", "state")
+    sources = [PROGRAMS / "corrupt.c", *(native_sources() / "share" / f"{name}.c" for name in readers)]
+    folders = ("-I", native_sources() / "include", "-I", native_sources() / "share")
+    flags = ("-std=c11", "-O1", "-g", "-pthread", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = tmp_path / "corrupt"
+    made = subprocess.run([compiler(), *flags, *folders, "-o", program, *sources], capture_output=True, check=False)
+    if made.returncode != 0 and b"san" in made.stderr:
+        pytest.skip("needs a compiler with sanitizers: apt-get install libasan8 libubsan1")
+    assert made.returncode == 0, made.stderr
+    place = container(node, limit(node, 256, soft_compute_percent=30), cards=True)
+    neighbour = container(node, limit(node, 256, compute_percent=50), name="neighbour", cards=True)
+    assert place.limits.cards is not None
+    (demand,) = demand_paths(neighbour.limits)
+    files = (place.limits.region, place.limits.cards / node.read()[0].uuid, demand)
+    # when it works with them while they are spoilt, again and again
+    env = os.environ | {"BATUTA_SHARE_LIMITS": str(place.limits_path)}
+    done = subprocess.run([program, *files, "400"], env=env, capture_output=True, text=True, check=False, timeout=60)
+    # then nothing is found
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_a_library_that_wraps_a_function_finds_the_next_and_not_itself(tmp_path: Path):

@@ -7,6 +7,7 @@ import pytest
 
 from batuta.gpu.device_plugin.enforcement import LIBRARY_PATH, PRELOAD_PATH, container_mounts
 from batuta.gpu.native_libraries import compile_share, native_sources
+from batuta.gpu.share.cards import demand_paths
 from batuta.gpu.share.limits import (
     LIMITS_FORMAT,
     LIMITS_PATH,
@@ -210,12 +211,13 @@ def test_what_a_process_preloads_already_stays(tmp_path: Path):
     }
 
 
-def test_a_container_needs_five_mounts_and_may_write_two():
+def test_a_container_may_write_its_region_and_what_it_wants_of_its_own_cards_and_nothing_else():
     mounts = container_mounts(Path("/l.so"), Path("/preload"), Path("/node/train-7/limits"), ALL)
     assert [(str(one.container_path), one.read_only) for one in mounts] == [
         (str(LIBRARY_PATH), True),
         (str(PRELOAD_PATH), True),
         (str(LIMITS_PATH.parent), True),
+        ("/run/batuta share/cards", True),
         ("/run/batuta share/train-7", False),
-        ("/run/batuta share/cards", False),
+        *((str(path), False) for path in demand_paths(ALL)),
     ]

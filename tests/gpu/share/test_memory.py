@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu.share.attacks import SHARED
 from tests.gpu.share.containers import (
     DRIVER,
     MIB,
@@ -249,3 +250,101 @@ def test_users_of_a_container_share_its_region_in_a_folder_like_tmp(node: Virtua
     # when another one uses it, then they have one account
     assert place.run_python("start(); print(info())") == "(60, 100)\n"
     end(first)
+
+
+HEAP, BUFFER = 2, 1
+
+
+@pytest.mark.parametrize("setting", [HEAP, BUFFER])
+def test_a_heap_of_kernels_is_memory_of_the_container(node: VirtualNode, setting: int):
+    place = container(node, limit(node, 100))
+    told = place.run_python(
+        """
+setting = int(sys.argv[1])
+start()
+def heap(mib):
+    return cuda.cuCtxSetLimit(setting, c_size_t(mib * MIB)), info()[0]
+print(heap(60), allocate(50 * MIB)[0], heap(101), heap(20), allocate(50 * MIB)[0])
+""",
+        str(setting),
+    )
+    assert told == "(0, 40) 2 (2, 40) (0, 80) 0\n"
+    assert node.read()[0].used_bytes == 0
+
+
+def test_a_heap_ends_with_its_context(node: VirtualNode):
+    place = container(node, limit(node, 100))
+    code = """
+start()
+ok(cuda.cuCtxSetLimit(2, c_size_t(60 * MIB)))
+ok(cuda.cuDevicePrimaryCtxReset_v2(0))
+start()
+print(info()[0])
+"""
+    assert place.run_python(code) == "100\n"
+
+
+def test_stacks_are_charged_for_all_threads_that_the_card_can_hold(node: VirtualNode):
+    place = container(node, limit(node, 100))
+    code = """
+start()
+print(cuda.cuCtxSetLimit(0, c_size_t(1024)), info()[0], cuda.cuCtxSetLimit(0, c_size_t(64 << 10)), info()[0])
+print(cuda.cuCtxSetLimit(0, c_size_t(2048)), info()[0])
+"""
+    # 40 multiprocessors of 1024 threads, with a KiB more for each than they have anyway
+    assert place.run_python(code) == "0 100 2 100\n0 60\n"
+
+
+HANDS_ON = """
+result, handle = create(40)
+descriptor = export(handle)
+os.set_inheritable(descriptor, True)
+program, code, limits = sys.argv[1:]
+os.execve(program, [program, "-c", code, str(descriptor)], {**os.environ, "BATUTA_SHARE_LIMITS": limits})
+"""
+
+
+def test_memory_that_is_kept_by_a_descriptor_stays_charged(node: VirtualNode):
+    place = container(node, limit(node, 100))
+    # given memory that is exported and released, again and again
+    told = place.run_python(
+        SHARED
+        + """
+for _ in range(3):
+    result, handle = create(40)
+    if result == 0:
+        export(handle)
+        ok(cuda.cuMemRelease(handle))
+    print(result, info()[0])
+"""
+    )
+    # then what the descriptors keep counts
+    assert told.splitlines() == ["0 60", "0 20", f"{OUT_OF_MEMORY} 20"]
+    # and with the process it is free
+    assert place.run_python("start(); print(info()[0])") == "100\n"
+
+
+def test_memory_of_another_process_is_charged_to_the_one_that_maps_it(node: VirtualNode):
+    # given two containers, and a descriptor of the first one's memory that reaches a process of the second
+    giver, taker = (container(node, limit(node, size), name=name) for name, size in (("giver", 100), ("taker", 50)))
+    takes = (
+        DRIVER
+        + SHARED
+        + """
+result, address, handle = mapped(int(sys.argv[1]), 40)
+print(result, info()[0], allocate(20 * MIB)[0])
+ok(cuda.cuMemUnmap(address, c_size_t(40 * MIB)))
+ok(cuda.cuMemRelease(handle))
+print(info()[0], allocate(20 * MIB)[0])
+"""
+    )
+    told = giver.run_python(SHARED + HANDS_ON, str(node.python), takes, str(taker.limits_path))
+    # then it counts there for as long as it is mapped
+    assert told.splitlines() == [f"0 10 {OUT_OF_MEMORY}", "50 0"]
+
+
+def test_more_of_another_process_than_the_limit_cannot_be_mapped(node: VirtualNode):
+    giver, taker = (container(node, limit(node, size), name=name) for name, size in (("giver", 100), ("taker", 30)))
+    takes = DRIVER + SHARED + "print(mapped(int(sys.argv[1]), 40)[0], info()[0])"
+    told = giver.run_python(SHARED + HANDS_ON, str(node.python), takes, str(taker.limits_path))
+    assert told == f"{OUT_OF_MEMORY} 30\n"

@@ -19,6 +19,14 @@ def allocate(cuda: ctypes.CDLL, mib: int) -> int:
     return code
 
 
+def is_writable(path: Path) -> bool:
+    try:
+        with path.open("r+b"):
+            return True
+    except OSError:
+        return False
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -29,13 +37,16 @@ def main() -> None:
     cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
     cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     limit_mib = int(os.environ["LIMIT_MIB"])
+    lines = Path("/etc/batuta/share/limits").read_text().splitlines()
+    cards = Path(next(line.split(" ", 1)[1] for line in lines if line.startswith("cards ")))
     found = {
         "visible": os.environ.get("NVIDIA_VISIBLE_DEVICES"),
         "gpus": count.value,
         "total_mib": total.value // MIB,
         "half": allocate(cuda, limit_mib // 2),
         "more": allocate(cuda, limit_mib + 1),
-        "limits": Path("/etc/batuta/share/limits").read_text().splitlines()[-1],
+        "limits": lines[-1],
+        "cards": {path.name: is_writable(path) for path in cards.iterdir()},
     }
     sys.stdout.write(f"{json.dumps(found)}\n")
     sys.stdout.flush()

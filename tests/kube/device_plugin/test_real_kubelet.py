@@ -29,6 +29,9 @@ def test_a_share_is_of_the_card_that_was_decided_on_and_holds(share_node: ShareN
     assert (seen["visible"], seen["gpus"], seen["total_mib"]) == (card, 1, 2048)
     assert (seen["half"], seen["more"]) == (0, OUT_OF_MEMORY)
     assert seen["limits"] == f"device {card} memory_mib=2048 compute_percent=30 weight=30"
+    # and it may write what it wants of the card, but not what it was granted
+    assert not seen["cards"].pop(card)
+    assert list(seen["cards"].values()).count(True) == 1
     given = pods.units("a")
     assert {resource: len(units) for resource, units in given.items()} == {
         Resource.MEMORY: 8,

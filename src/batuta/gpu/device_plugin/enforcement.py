@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,11 @@ from batuta.gpu.device_plugin.allocation import Grant
 from batuta.gpu.device_plugin.inventory import UNIT_MIB, Card
 from batuta.gpu.device_plugin.messages import ContainerAllocateResponse, DeviceSpec, Mount
 from batuta.gpu.native_libraries import VGPU_VARIABLE, share_library, vgpu_libraries
-from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, write_limits
+from batuta.gpu.share.cards import CardFolder, demand_paths
+from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, read_limits, write_limits
 from batuta.gpu.share.mps import (
     CGROUPS,
+    SHARED_MEMORY,
     CgroupUnavailable,
     EnforcementMode,
     MpsDaemon,
@@ -25,13 +28,14 @@ from batuta.gpu.share.mps import (
     limit_memory,
     pod_cgroup,
 )
+from batuta.spec.problem import InputError
 
 PRELOAD_PATH: Final = Path("/etc/ld.so.preload")
 LIBRARY_PATH: Final = Path("/usr/local/lib/batuta/libbatuta-share.so")
 _SHARED_BY_ALL: Final = 0o1777
+_WRITABLE_BY_ALL: Final = 0o666  # whichever users a container has; which container, the mounts say
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIB: Final = 1 << 20
-_SHARED_MEMORY: Final = "/dev/shm"  # a server and its clients connect there
 _LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
 """Where the loader of a container looks without being told: Debian's and Red Hat's."""
 _MODE_TEXTS: Final = {
@@ -131,11 +135,12 @@ class PreloadEnforcer(ShareEnforcer):
         self._state, self._spec = state, spec
         self._library = state / "lib" / library.name
         self._preload = state / "lib" / "ld.so.preload"
-        self._cards = state / "cards"
+        self._cards = CardFolder(state / "grants")
         self._library.parent.mkdir(parents=True, exist_ok=True)
         _replace(library, self._library)
         self._preload.write_text(f"{LIBRARY_PATH}\n")
-        _make_open(self._cards)
+        for limits in self._known_limits():
+            self._cards.grant(limits, mode=_WRITABLE_BY_ALL)
 
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
         home = self._state / "pods" / grant.pod.uid / grant.container.name
@@ -145,10 +150,11 @@ class PreloadEnforcer(ShareEnforcer):
             container=f"{grant.pod.uid}_{grant.container.name}"[:63],
             region=region / "accounts",
             devices=(device_limit(grant),),
-            cards=self._cards,
+            cards=self._cards.path,
         )
         path = home / "limits" / "limits"
         write_limits(path, limits)
+        self._cards.grant(limits, mode=_WRITABLE_BY_ALL)
         found = self._spec.container_response(grant)
         mounts = container_mounts(self._library, self._preload, path, limits)
         return ContainerAllocateResponse(found.envs, (*found.mounts, *mounts), found.devices)
@@ -157,19 +163,30 @@ class PreloadEnforcer(ShareEnforcer):
         for folder in (self._state / "pods").glob("*"):
             if folder.name not in uids:
                 shutil.rmtree(folder, ignore_errors=True)
+        self._cards.keep_only(self._known_limits())
+
+    def _known_limits(self) -> Iterator[ShareLimits]:
+        """Yield the limits of all containers of this version: they are on disk, and survive a restart."""
+        for path in (self._state / "pods").glob("*/*/limits/limits"):
+            with suppress(InputError):
+                limits = read_limits(path)
+                if limits.cards == self._cards.path:
+                    yield limits
 
 
 def container_mounts(library: Path, preload: Path, limits_path: Path, limits: ShareLimits) -> tuple[Mount, ...]:
     """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
 
-    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.
-    Region and cards have the same path inside and outside, as the limits name them.
+    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents. So is that
+    of the cards. Region and cards have the same path inside and outside, as the limits name them. The container may
+    write its own region, and its own file among the cards: a file, which it cannot replace by anything else.
     """
     read_only = {LIBRARY_PATH: library, PRELOAD_PATH: preload, LIMITS_PATH.parent: limits_path.parent}
-    shared = filter(None, (limits.region.parent, limits.cards))
+    if limits.cards is not None:
+        read_only[limits.cards] = limits.cards
     return (
         *(Mount(str(path), str(host_path), True) for path, host_path in read_only.items()),
-        *(Mount(str(path), str(path), False) for path in shared),
+        *(Mount(str(path), str(path), False) for path in (limits.region.parent, *demand_paths(limits))),
     )
 
 
@@ -212,7 +229,10 @@ class MpsEnforcer(ShareEnforcer):
         compute = None if grant.pod.is_soft else min(share.compute_percent, 100) or None
         found = self._spec.container_response(grant)
         envs = client_environment(daemon, None if self._regions is not None else memory_mib, compute)
-        mounts = (Mount(str(daemon.pipe), str(daemon.pipe)), Mount(_SHARED_MEMORY, _SHARED_MEMORY))
+        mounts = (
+            Mount(str(daemon.pipe), str(daemon.pipe)),
+            Mount(str(SHARED_MEMORY), str(daemon.shared_memory)),
+        )
         return ContainerAllocateResponse({**found.envs, **envs}, (*found.mounts, *mounts), found.devices)
 
     def pre_start(self, grant: Grant) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +24,11 @@ _HELP_TIMEOUT_S: Final = 10.0
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
 _CONTROL_TIMEOUT_S: Final = 15.0
+SHARED_MEMORY: Final = Path("/dev/shm")
+"""Where a server and its clients meet, by files whose place cannot be chosen."""
+_SHM_FOLDER: Final = "batuta-mps"
+_OPEN_TO_ALL: Final = 0o1777
+_WITH_OWN_SHM: Final = f'mount --bind "$0" {SHARED_MEMORY} && exec "$@"'
 
 
 class CgroupUnavailable(OSError):
@@ -146,11 +153,17 @@ class MpsDaemon:
     folder: Path
     protocol: int = 2
     control: str = CONTROL
+    shm: Path = SHARED_MEMORY  # the node's: this daemon has a folder of its own in it
 
     @property
     def pipe(self) -> Path:
         """The folder by which clients reach it."""
         return self.folder / "pipe"
+
+    @property
+    def shared_memory(self) -> Path:
+        """The folder that this daemon and its clients have as `/dev/shm`, and no other program has."""
+        return self.shm / _SHM_FOLDER / self.uuid
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which the control program addresses this daemon."""
@@ -182,16 +195,27 @@ class MpsDaemon:
         """Start the daemon unless one answers; a running one is left alone, with its clients."""
         for folder in (self.pipe, self.folder / "log"):
             folder.mkdir(parents=True, exist_ok=True)
+        self._make_shared_memory()
         if self._answers():
             return
         if self.protocol >= 3:
             path = self.folder / "mps.toml"
             path.write_text(self.configuration())
-            self._run("-d", "-p", "3", "-a", str(path))
+            self._run("-d", "-p", "3", "-a", str(path), is_start=True)
             return
-        self._run("-d")
+        self._run("-d", is_start=True)
         for command in self.commands():
             self._run(command=command)
+
+    def _make_shared_memory(self) -> None:
+        """Make the folder; one that another user of the node has put there is refused."""
+        for path, mode in ((self.shared_memory.parent, 0o755), (self.shared_memory, _OPEN_TO_ALL)):
+            with suppress(FileExistsError):
+                path.mkdir()
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise InputError.of(f"{path} is not a folder of this user", fix="remove it")
+            path.chmod(mode)
 
     def _answers(self) -> bool:
         try:
@@ -203,14 +227,17 @@ class MpsDaemon:
             return False
         return True
 
-    def _run(self, *arguments: str, command: str = "") -> str:
-        """Call the control program once; commands of protocol 2 go to its standard input."""
+    def _run(self, *arguments: str, command: str = "", is_start: bool = False) -> str:
+        """Call the control program once; commands of protocol 2 go to its standard input.
+
+        A daemon starts in mounts of its own, in which `/dev/shm` is the folder that its clients have there.
+        """
         program = shutil.which(self.control)
         if program is None:
             raise InputError.of(f"there is no {self.control} on PATH", fix="--mode preload needs none")
         try:
             done = subprocess.run(
-                [program, *arguments],
+                [*(self._own_mounts() if is_start else ()), program, *arguments],
                 input=f"{command}\n" if command else "",
                 capture_output=True,
                 text=True,
@@ -224,6 +251,9 @@ class MpsDaemon:
             reason = done.stderr.strip() or done.stdout.strip()
             raise InputError.of(f"{self.control} {' '.join(arguments) or command}: {reason}")
         return done.stdout
+
+    def _own_mounts(self) -> tuple[str, ...]:
+        return ("unshare", "--mount", "sh", "-c", _WITH_OWN_SHM, str(self.shared_memory))
 
 
 def client_environment(daemon: MpsDaemon, memory_mib: int | None, compute_percent: int | None) -> Mapping[str, str]:

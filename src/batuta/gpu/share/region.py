@@ -1,13 +1,15 @@
 """Read what a container has of its GPUs out of its region, for the profiler and for `batuta share status`.
 
-The layout mirrors native/share/region.h and card.h byte for byte; a test compares them. Reading takes no lock
-and changes nothing: two values of one moment may be a call apart.
+The layout mirrors native/share/region.h byte for byte; a test compares them. Reading takes no lock and changes
+nothing: two values of one moment may be a call apart. The container can write anything into its region, and put
+anything in its place, so nothing in it is believed to be in order.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,6 @@ REGION_MAGIC = int.from_bytes(b"BUTSHARE", "little")
 LAYOUT = 1
 DEVICES = 16
 PROCESSES = 256
-TENANTS = 64
 UNLIMITED = (1 << 64) - 1
 _WHOLE = 1000  # permille
 
@@ -28,7 +29,7 @@ class Device(ctypes.Structure):
     """One GPU, for the whole container."""
 
     _fields_ = (
-        *c_fields("char[48] uuid; u64 limit_bytes; u32 hard_permille, soft_permille, weight, tenant"),
+        *c_fields("char[48] uuid; u64 limit_bytes; u32 hard_permille, soft_permille, weight, reserved"),
         *c_fields("u64 used_bytes, peak_bytes, refusals, launches, charged_ns, waited_ns; i64 spent_until_ns"),
         *c_fields("u32 rate_permille, factor_permille; i64 corrected_ns; u64 corrected_charged_ns, longest_ns"),
         *c_fields("i64 published_ns; u64 published_charged_ns"),
@@ -55,23 +56,6 @@ class Region(ctypes.Structure):
         *c_fields("char[64] container; u64[8] lock"),
         ("devices", Device * DEVICES),
         ("processes", Process * PROCESSES),
-    )
-
-
-class Tenant(ctypes.Structure):
-    """A container on a card."""
-
-    _fields_ = c_fields(
-        "u64 key; u32 hard_permille, soft_permille, weight, use_permille; i64 active_until_ns, hungry_until_ns"
-    )
-
-
-class Card(ctypes.Structure):
-    """What the containers on a card share."""
-
-    _fields_ = (
-        *c_fields("u64 magic; u32 layout, reserved; u64 size_bytes; char[48] uuid"),
-        ("tenants", Tenant * TENANTS),
     )
 
 
@@ -117,12 +101,12 @@ class ContainerShare:
 def read_region(path: Path) -> ContainerShare:
     """Return the region as it is now. Processes that have ended do not count, where that can be seen."""
     try:
-        data = path.read_bytes()
+        data = read_exactly(path, ctypes.sizeof(Region))
     except OSError as error:
         raise InputError.of(f"cannot read {path}: {error.strerror}") from error
-    if not any(data[:8]):
+    if data is not None and not any(data[:8]):
         return ContainerShare("", 0, ())  # it is being made this very moment
-    if len(data) != ctypes.sizeof(Region) or int.from_bytes(data[:8], "little") != REGION_MAGIC:
+    if data is None or int.from_bytes(data[:8], "little") != REGION_MAGIC:
         raise InputError.of(f"{path} is not the region of a container")
     region = Region.from_buffer_copy(data)
     if region.layout != LAYOUT:
@@ -137,8 +121,24 @@ def read_region(path: Path) -> ContainerShare:
     return ContainerShare(
         region.container.decode(errors="replace"),
         region.repairs,
-        tuple(_device(region, index, living) for index in range(region.devices_count)),
+        tuple(_device(region, index, living) for index in range(min(region.devices_count, DEVICES))),
     )
+
+
+def read_exactly(path: Path, size: int) -> bytes | None:
+    """Return what is in a file of just this size; zeros for an empty one; None for anything else.
+
+    A link, a pipe or a device in the place of the file is not followed, waited for or read without end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size not in (0, size):
+            return None
+        data = os.pread(descriptor, size, 0)
+    finally:
+        os.close(descriptor)
+    return data if len(data) == size else bytes(size) if not data else None
 
 
 def _device(region: Region, index: int, living: list[Process]) -> DeviceShare:

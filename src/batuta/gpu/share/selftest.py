@@ -11,6 +11,7 @@ from pathlib import Path
 
 from batuta.gpu.devices import Device
 from batuta.gpu.native_libraries import share_library, share_probe
+from batuta.gpu.share.cards import CardFolder
 from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, share_environment, write_limits
 from batuta.spec.problem import InputError
 
@@ -42,9 +43,10 @@ class _TestGpu:
     def container(self, name: str, limit: DeviceLimit) -> tuple[dict[str, str], ShareLimits]:
         """Return the environment and limits of a container made for the test."""
         home = self.folder / name
-        (self.folder / "cards").mkdir(exist_ok=True)
-        limits = ShareLimits(name, home / "region", (limit,), self.folder / "cards")
+        cards = CardFolder(self.folder / "cards")
+        limits = ShareLimits(name, home / "region", (limit,), cards.path)
         write_limits(home / "limits", limits)
+        cards.grant(limits)
         chosen = {"CUDA_VISIBLE_DEVICES": self.device.uuid}
         added = share_environment(home / "limits", share_library(), self.variables)
         return {**self.variables, **chosen, **added}, limits
