@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from batuta.backends.kube import objects
+from batuta.backends.kube.bounded_text import read_quantity
 
-_FORM: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
-_SUFFIX: Final = {
-    "": Fraction(1),
-    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
-    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", 1)},
-    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", 1)},
-}
-LARGEST: Final = 2**62
-"""Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
+LARGEST: Final = 2**50
+"""What one pod asks for counts as no more than this: columns hold 64 bits, and the sum over a node has to fit in."""
+_NOTHING: Final = Fraction(0)
 Amounts: TypeAlias = dict[str, Fraction]
 Needs: TypeAlias = tuple[tuple[str, int], ...]  # resources and how much of each, in the units of `quantity.units`
 ALWAYS: Final = "Always"
@@ -26,22 +19,14 @@ _POD_LEVEL: Final = ("cpu", "memory")
 ANY_ADDRESS: Final = "0.0.0.0"
 
 
-@lru_cache(maxsize=8192)
 def amount(text: str) -> Fraction:
     """The exact value; what is no quantity counts as 0, because the API server lets none through."""
-    found = _FORM.fullmatch(text)
-    if found is None:
-        return Fraction(0)
-    number, exponent, suffix = found.groups()
-    value = Fraction(number)
-    if exponent is not None:
-        return value * Fraction(10) ** int(exponent)
-    return value * _SUFFIX[suffix or ""]
+    return read_quantity(text) or _NOTHING
 
 
 def whole(value: Fraction) -> int:
     """Rounded up, as the API means a request that is no whole number."""
-    return min(-(-value.numerator // value.denominator), LARGEST)
+    return max(min(-(-value.numerator // value.denominator), LARGEST), -LARGEST)
 
 
 def units(resource: str, value: Fraction) -> int:
