@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -255,6 +255,21 @@ class Cluster:
     def pods_on(self, node: str) -> Collection[str]:
         """The pods on a node, and those that are assumed to be there."""
         return self._by_node.get(node, {}).keys()
+
+    def gpus_held(self, key: str, uid: str, node: str) -> tuple[int, ...] | None:
+        """The GPUs that a pod counts with on a node, or is assumed to; None for a pod that is not known there."""
+        assigned = self._assigned.get(key)
+        is_same = assigned is not None and (assigned.uid, assigned.node) == (uid, node)
+        return assigned.holding.gpus if assigned is not None and is_same else None
+
+    def holdings(self, node: str, without: str) -> Iterator[GpuHolding]:
+        """What the pods on a node hold of its GPUs, apart from one."""
+        return (one.holding for key, one in self._by_node.get(node, {}).items() if key != without)
+
+    def has_gpus(self, node: str, gpus: Iterable[int]) -> bool:
+        """Whether a node has GPUs with these numbers; one that is not known yet may have them."""
+        row = self.nodes.row.get(node)
+        return row is None or all(gpu < self.gpu_table.count[row] for gpu in gpus)
 
     def class_of(self, pod: objects.Pod) -> PodClass:
         """The pod's class; worked out once for each version of a pod."""

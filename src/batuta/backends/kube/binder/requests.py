@@ -9,8 +9,10 @@ from typing import Final, NamedTuple, TypeAlias
 from batuta.backends.kube import objects
 from batuta.backends.kube.bounded_text import read_quantity
 
-LARGEST: Final = 2**50
-"""What one pod asks for counts as no more than this: columns hold 64 bits, and the sum over a node has to fit in."""
+LARGEST: Final = 2**62
+"""Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
+MOST_REQUESTED: Final = 2**50
+"""What one pod asks for counts as no more than this: the sum over all pods of a node has to fit into a column."""
 _NOTHING: Final = Fraction(0)
 Amounts: TypeAlias = dict[str, Fraction]
 Needs: TypeAlias = tuple[tuple[str, int], ...]  # resources and how much of each, in the units of `quantity.units`
@@ -65,7 +67,7 @@ def pod_requests(pod: objects.Pod) -> dict[str, int]:
             if _pod_level(name):
                 total[name] = amount(text)
     _add(total, _parsed(spec.overhead))
-    counted = {name: units(name, value) for name, value in total.items() if _counts(name)}
+    counted = {name: min(units(name, value), MOST_REQUESTED) for name, value in total.items() if _counts(name)}
     return {name: value for name, value in sorted(counted.items()) if value > 0}
 
 
@@ -84,7 +86,9 @@ def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     inits = [(one, one.restart_policy == ALWAYS) for one in spec.init_containers]
     needs = []
     for one, kept in [*inits, *((one, True) for one in spec.containers)]:
-        asked = ((name, units(name, amount(text))) for name, text in one.resources.requests.items())
+        asked = (
+            (name, min(units(name, amount(text)), MOST_REQUESTED)) for name, text in one.resources.requests.items()
+        )
         needs.append(ContainerNeed(tuple(sorted(asked)), kept))
     return tuple(needs)
 

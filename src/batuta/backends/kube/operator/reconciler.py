@@ -24,6 +24,7 @@ from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBin
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.node_controller import NodeController
 from batuta.backends.kube.operator.owner_index import ChangeHandler, OwnerIndex, ReferenceIndex
+from batuta.backends.kube.operator.placement_claims import PlacementClaims
 from batuta.backends.kube.operator.quarantine import Quarantine
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
 from batuta.backends.kube.operator.workqueue import Changed, Unreadable, Written
@@ -88,6 +89,7 @@ class Reconciler:
         self._observed = observed
         self._cluster: Cluster = context.cluster
         self._nodes = nodes
+        self._claims = PlacementClaims(context.cluster)
         self._referred = ReferenceIndex(observed, context.cluster, self.runs)
         self._dirty: dict[JobId, None] = {}
         self._due: dict[JobId, float] = {}  # when runs want to be driven even if nothing happens
@@ -97,7 +99,6 @@ class Reconciler:
         self._ended: dict[JobId, None] = {}  # jobs that are over and may be done with
         self.needs: list[Callable[[JobId], bool]] = []  # who still needs a job that is over, beside itself
         self._takers: dict[Kind[Any], Callable[[Change[Any], float], None]] = {
-            kinds.POD: self._pod,
             kinds.NODE: partial(self._node, nodes.node),
             kinds.NODE_TOPOLOGY: partial(self._node, nodes.topology),
             UNIFIED_JOB: self._unified_job,
@@ -106,10 +107,25 @@ class Reconciler:
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Takes in what the API server has shown."""
+        if changed.kind is kinds.POD:
+            self._take_pods(changed, now_s)
+            return
         taker = self._takers.get(changed.kind, _ignore)
         self.quarantine.take(changed.kind, changed.changes, lambda change: taker(change, now_s), now_s)
         for controller in self.controllers:
             self._hand_to(controller, changed, now_s)
+
+    def _take_pods(self, changed: Changed, now_s: float) -> None:
+        """All parts see pods with the GPUs that they are believed to hold."""
+        checked: list[Change[Any]] = []
+
+        def take_one(change: Change[Any]) -> None:
+            checked.append(self._claims.checked(change))
+            self._pod(checked[-1], now_s)
+
+        self.quarantine.take(kinds.POD, changed.changes, take_one, now_s)
+        for controller in self.controllers:
+            self._hand_to(controller, replace(changed, changes=checked), now_s)
 
     def _hand_to(self, controller: Controller, changed: Changed, now_s: float) -> None:
         """All changes together; and where that fails one by one, so that one object costs no other its turn."""
@@ -180,6 +196,7 @@ class Reconciler:
 
     def finish_first_look(self, now_s: float) -> None:
         """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
+        self._claims.is_first_look = False
         self._nodes.finish_first_look(now_s)
         self._owner_index.finish_first_look()
         self.drive(now_s)
