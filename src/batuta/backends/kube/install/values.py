@@ -25,6 +25,8 @@ Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]
 Repository: TypeAlias = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")]
 Digest: TypeAlias = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 SecretKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")]
+# It stands in an expression, in quotes.
+UserName: TypeAlias = Annotated[str, StringConstraints(pattern=r"""^[^'"\\\s]+$""", max_length=253)]
 NonEmpty: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 Strings: TypeAlias = dict[str, str]
@@ -237,6 +239,30 @@ class Postgres(Settings):
     secret_key: SecretKey = Field(default="url", description="the key below which it stands: postgresql://…")
 
 
+class AdmissionPolicy(Settings):
+    """What the API server refuses to all but Batuta."""
+
+    enabled: bool = Field(
+        default=True,
+        description="make ValidatingAdmissionPolicies, which reserve what Batuta writes on pods for its own accounts; "
+        "needs Kubernetes 1.30",
+    )
+    exempt_namespaces: list[DnsLabel] = Field(
+        default=["kube-system", "gpu-operator"],
+        min_length=1,
+        description="namespaces in which all may be written, such as those of drivers that test GPUs node by node",
+    )
+    controllers: list[UserName] = Field(
+        default=[
+            "system:kube-controller-manager",
+            "system:serviceaccount:kube-system:job-controller",
+            "system:serviceaccount:mpi-operator:mpi-operator",
+        ],
+        description="users that make pods from the templates of Jobs and MPIJobs",
+    )
+    users: list[UserName] = Field(default=[], description="further users who may write all of it")
+
+
 class Journal(Settings):
     """Where events and plans are kept."""
 
@@ -336,6 +362,9 @@ class Values(Settings):
     )
     service_account: ServiceAccount = Field(default=ServiceAccount(), description="who the operator is")
     rbac: Rbac = Field(default=Rbac(), description="what the operator and people may do")
+    admission_policy: AdmissionPolicy = Field(
+        default=AdmissionPolicy(), description="what the API server refuses to all but Batuta"
+    )
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
     open_metrics: bool = Field(default=True, description="/metrics needs no token")
