@@ -307,9 +307,12 @@ class DisruptionBudget(Settings):
 class NetworkRules(Settings):
     """Who may talk to the operator."""
 
-    enabled: bool = Field(default=False, description="make a NetworkPolicy")
+    enabled: bool = Field(
+        default=True, description="make NetworkPolicies; false lets everything in the cluster reach operator and agents"
+    )
     ingress_from: list[Raw] = Field(
-        default=[], description="NetworkPolicy peers that may reach the API; empty means all"
+        default=[],
+        description="NetworkPolicy peers that may reach API and metrics; pods of the release's namespace always may",
     )
     egress: list[Raw] = Field(
         default=[],
@@ -367,7 +370,9 @@ class Values(Settings):
     )
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
-    open_metrics: bool = Field(default=True, description="/metrics needs no token")
+    open_metrics: bool = Field(
+        default=False, description="/metrics needs no token; else it needs that of a user who may list UnifiedJobs"
+    )
     metrics_per_job: int = Field(default=50, ge=0, description="how many jobs have metrics of their own; 0 for none")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="what the operator tells of itself")
     resources: Resources = Field(default=_resources("500m", "512Mi", "2Gi"), description="what a replica asks for")
