@@ -28,7 +28,7 @@ def guarded(cluster: ControlPlane, namespace: str) -> Iterator[str]:
     """A namespace in which the policies hold, and a tenant who may do everything in it."""
     prepare(cluster)
     policies = policies_of({"fullnameOverride": RELEASE, "namespaces": [namespace]}, NAMESPACE)
-    rights = {"kind": "RoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1"}
+    rights: Json = {"kind": "RoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1"}
     rights |= {"metadata": {"name": "tenant", "namespace": namespace}}
     rights |= {"subjects": [{"kind": "User", "name": TENANT}]}
     rights |= {"roleRef": {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"}}

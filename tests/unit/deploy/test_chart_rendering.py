@@ -101,7 +101,7 @@ def network_policies(values: dict[str, Any]) -> dict[str, Any]:
 
 def test_operator_and_agents_are_closed_by_default_and_one_value_each_opens_them():
     agents = {"agent": {"enabled": True}}
-    own = [{"podSelector": {}}]
+    own: list[dict[str, Any]] = [{"podSelector": {}}]
     assert network_policies(agents) == {"batuta-operator": own, "batuta-agent": own}
     assert network_policies(agents | {"networkPolicy": {"enabled": False}}) == {}
     assert "openMetrics: false" in operator_config_of({})

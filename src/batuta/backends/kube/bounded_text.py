@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from calendar import monthrange, timegm
 from collections.abc import Mapping
-from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -32,6 +32,10 @@ _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32}))(?:[eE]([+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)"
 )
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_TIME: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?P<fraction>\.[0-9]{1,9})?"
+    r"(?:Z|(?P<sign>[+-])(?P<hours>[01][0-9]|2[0-3]):(?P<minutes>[0-5][0-9]))"
+)
 _SUFFIX: Final = {
     "": Fraction(1),
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
@@ -112,11 +116,19 @@ def read_json(text: str | None, kind: type[T], empty: T) -> T:
 
 
 def read_time(text: Any) -> float | None:
-    """Unix seconds of a time as the API server writes it; None before 1970 and for what is no time."""
-    if not isinstance(text, str) or not text or len(text) > _LONGEST_TIME:
+    """Unix seconds of a time as the API server writes it (RFC 3339); None before 1970 and for what is no time."""
+    found = _TIME.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST_TIME else None
+    if found is None:
         return None
-    try:
-        found_s = datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    if not year >= 1970 or not 1 <= month <= 12 or not 1 <= day <= monthrange(year, month)[1]:
         return None
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    found_s = timegm((year, month, day, hour, minute, second)) + float(
+        (found["fraction"] or "0")[:7]
+    )  # microseconds, as a datetime has
+    if found["sign"]:
+        offset_s = 3600 * int(found["hours"]) + 60 * int(found["minutes"])
+        found_s -= offset_s if found["sign"] == "+" else -offset_s
     return found_s if 0.0 <= found_s < LATEST_S else None

@@ -87,11 +87,28 @@ def test_json_that_is_too_long_too_deep_or_of_another_type_says_nothing():
         assert read_json(text, Report, empty) is empty
 
 
-@pytest.mark.parametrize("text", [None, 7, "", "noon", "0001-01-01T00:00:00+23:59", "1960-01-01T00:00:00Z", "2" * 99])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        7,
+        "",
+        "noon",
+        "0001-01-01T00:00:00+23:59",
+        "1960-01-01T00:00:00Z",
+        "2023-02-29T00:00:00Z",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01",
+        "2" * 99,
+    ],
+)
 def test_what_is_no_time_since_1970_is_none(text):
     assert read_time(text) is None
 
 
 def test_times_are_read_as_the_api_server_writes_them():
     assert read_time("1970-01-02T00:00:00Z") == 86_400.0
+    assert read_time("1970-01-02T01:00:00.25+01:00") == 86_400.25
+    assert read_time("2024-02-29T12:34:56.123456789Z") == pytest.approx(1_709_210_096.123456)
+    assert read_time("9999-12-31T23:59:59Z") == 253_402_300_799.0
     assert read_time("2026-01-01T00:00:00.000000Z") == read_time("2026-01-01T00:00:00Z")
