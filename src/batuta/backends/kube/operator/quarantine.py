@@ -10,12 +10,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api, Patch
-from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.informer import Change, ChangeType, key_of
 from batuta.backends.kube.client.kinds import NODE, POD, Kind
 from batuta.backends.kube.crd import time_text
@@ -134,10 +135,9 @@ class Quarantine:
 
 async def _show(kind: Kind[Any], meta: Meta, condition: Mapping[str, str], api: Api) -> None:
     body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [dict(condition)]}}
-    try:
+    # It may be gone, and it may not be the operator's to write on: a node, or a pod where no jobs are.
+    with suppress(NotFound, Forbidden):
         await api.patch(kind, meta.name, body, meta.namespace, how=Patch.STRATEGIC, subresource="status")
-    except NotFound:
-        return
 
 
 def _is_shown(conditions: Sequence[Condition]) -> bool:

@@ -1,18 +1,18 @@
 """An object that the operator cannot understand is set aside; all others are served."""
 
 import asyncio
+import math
 import time
 from typing import Any, cast
 
 import msgspec
-import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Invalid
 from batuta.backends.kube.operator.quarantine import CONDITION
-from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteWorkers, Written
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.bootstrap.operator_api import operator_metrics
 from tests.support.kube.object_fuzz import NAMESPACE
@@ -28,26 +28,24 @@ def raw(body: dict[str, Any], **metadata: Any) -> bytes:
     return msgspec.json.encode(body | {"metadata": body["metadata"] | own | metadata})
 
 
-@pytest.mark.parametrize("annotation", [DIGITS, f"0,{DIGITS}", "1,2,3,4,5,6,7", "²"])
-def test_gpus_on_a_pod_that_make_no_sense_end_nothing(tmp_path, annotation):
-    pod = make_pod("bad", annotations={names.GPUS: annotation})
-    pod["spec"]["nodeName"] = "node-0"
+def test_annotations_that_make_no_sense_end_no_engine_and_not_the_next_one(tmp_path):
+    """Pods with GPUs of thousands of digits, and jobs that save every 1e999 seconds, beside jobs that want to run."""
+    pods = []
+    for number, said in enumerate((DIGITS, f"0,{DIGITS}", "1,2,3,4,5,6,7", "²")):
+        pod = make_pod(f"odd-{number}", annotations={names.GPUS: said})
+        pod["spec"]["nodeName"] = "node-0"
+        pods.append(raw(pod))
+    odd = ("1e999", "1e300", "-1", "9" * 400)
     for start in range(2):
         cluster = OfflineCluster(tmp_path, nodes=1)
-        cluster.show(kinds.POD, [raw(pod)])
+        cluster.show(kinds.POD, pods)
         with leading(cluster, tmp_path) as leader:
-            run_jobs(cluster, leader, [f"good-{start}"], within_s=60, gpus=7)
-
-
-@pytest.mark.parametrize("said", ["1e999", "1e300", "-1", "9" * 400])
-def test_a_checkpoint_interval_that_makes_no_sense_ends_nothing(tmp_path, said):
-    for start in range(2):
-        cluster = OfflineCluster(tmp_path, nodes=1)
-        with leading(cluster, tmp_path) as leader:
-            names_of = [f"odd-{start}", f"good-{start}"]
-            cluster.submit(names_of[0], annotations={names.CHECKPOINT: said})
-            run_jobs(cluster, leader, names_of[1:], within_s=60)
-            wait(lambda: leader.cycles.schedule.ended["SUCCEEDED"] >= 2)
+            for number, said in enumerate(odd):
+                cluster.submit(f"odd-{start}-{number}", annotations={names.CHECKPOINT: said})
+            # Four pods of one GPU each leave four, whatever they say.
+            run_jobs(cluster, leader, [f"good-{start}"], within_s=60, gpus=4)
+            ended = leader.cycles.schedule.ended
+            wait(lambda ended=ended: ended["SUCCEEDED"] >= len(odd) + 1)
 
 
 def test_an_object_that_cannot_be_decoded_has_an_event_a_condition_and_is_counted(tmp_path):
@@ -75,6 +73,38 @@ def test_an_object_that_is_understood_again_is_counted_no_longer(tmp_path, caplo
         quarantine = leader.backend.reconciler.quarantine
         wait(lambda: not quarantine)
         assert dict(quarantine.total()) == {"Pod": 1}
+
+
+class Picky:
+    """A controller that fails at one pod, as one with a fault of ours would, and counts the others."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        for change in changed.changes:
+            if change.object.metadata.name == "bad":
+                raise ZeroDivisionError("one of ours")
+            self.taken.add(change.object.metadata.name)
+
+    def heard(self, written: Written, now_s: float) -> None: ...
+
+    def drive(self, now_s: float) -> None: ...
+
+    def next_s(self) -> float:
+        return math.inf
+
+
+def test_a_fault_of_ours_with_one_object_costs_no_other_its_turn(tmp_path):
+    """Pods come in one message; one of them cannot be taken in, and is set aside; the others behind it are taken."""
+    cluster, picky = OfflineCluster(tmp_path, nodes=1), Picky()
+    with leading(cluster, tmp_path) as leader:
+        leader.backend.reconciler.controllers.insert(0, picky)
+        cluster.show(kinds.POD, [raw(make_pod(name)) for name in ("a", "bad", "z")])
+        run_jobs(cluster, leader, ["good"], within_s=60)
+        wait(lambda: {"a", "z", "good-0"} <= picky.taken)
+        wait(lambda: any(one["regarding"]["name"] == "bad" for one in cluster.events))
+        assert 'batuta_quarantined_objects{kind="Pod"} 1.0' in operator_metrics(leader, 0)
 
 
 def test_an_object_that_is_too_deep_costs_no_other_its_turn(tmp_path):
