@@ -51,7 +51,7 @@ def operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[Running]:
     rights = rights_of({}, HOME)
     cluster.apply([*read_definitions(), *rights])
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/unifiedjobs.batuta.dev")
-    config = yaml.safe_load(operator_config_of({}, HOME))
+    config = yaml.safe_load(operator_config_of({"openMetrics": True}, HOME))
     (port,) = free_ports(1)
     config["api"] |= {"listen": "127.0.0.1", "port": port}
     config["stateDir"] = str(tmp_path / "state")

@@ -63,6 +63,11 @@ VARIANTS: dict[str, Json] = {
         },
         "openMetrics": False,
     },
+    "without admission policies": {"admissionPolicy": {"enabled": False}},
+    "policies with exceptions": {
+        "admissionPolicy": {"users": ["platform-admin"], "exemptNamespaces": ["kube-system", "drivers"]},
+        "namespaces": ["chart-team-a"],
+    },
     "fenced at the door only": {"networkPolicy": {"enabled": True}},
     "configured": {
         "config": {
@@ -278,6 +283,12 @@ def alerts(ours: str) -> list[Json]:
 def rights_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
     """The accounts, roles and bindings of a release."""
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    return [one for one in manifests(release_of(values, namespace=namespace)) if one["kind"] in kinds]
+
+
+def policies_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
+    """The admission policies of a release."""
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     return [one for one in manifests(release_of(values, namespace=namespace)) if one["kind"] in kinds]
 
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +17,11 @@ import msgspec
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.gpu_table import unhealthy_gpus
 from batuta.backends.kube.binder.requests import amount, whole
+from batuta.backends.kube.bounded_text import read_gpus, read_time, read_whole
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Informer
 from batuta.backends.kube.client.kinds import NODE, POD
-from batuta.backends.kube.objects import gpu_indices
 from batuta.bootstrap.kube import check_extra
 from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod
@@ -185,7 +184,7 @@ async def list_pods(api: Api, node: str) -> Sequence[SharePod]:
 def share_pod(pod: objects.Pod) -> SharePod:
     """What the device plugin knows of a pod; without containers where it wants no share."""
     meta = pod.metadata
-    cards = gpu_indices(meta.annotations)
+    cards = read_gpus(meta.annotations)
     bound = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     inits = [(one, one.restart_policy != _SIDECAR) for one in pod.spec.init_containers]
     shares = [
@@ -198,8 +197,8 @@ def share_pod(pod: objects.Pod) -> SharePod:
         meta.uid,
         card=cards[0] if cards else None,
         containers=tuple(one for one in shares if one.memory_units or one.compute_percent),
-        bound_s=_seconds(bound.last_transition_time) if bound else 0.0,
-        version=int(meta.resource_version) if meta.resource_version.isdecimal() else 0,
+        bound_s=(read_time(bound.last_transition_time) if bound else None) or 0.0,
+        version=read_whole(meta.resource_version, most=2**63 - 1) or 0,
         is_waiting=pod.status.phase in ("", "Pending"),
         is_soft=meta.annotations.get(names.SHARE_LIMITS, "") == "soft",
     )
@@ -207,7 +206,3 @@ def share_pod(pod: objects.Pod) -> SharePod:
 
 def _units(container: objects.Container, resource: Resource) -> int:
     return whole(amount(container.resources.limits.get(resource, "0")))
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -299,10 +299,18 @@ class _Scrape(Collector):
         yield from cluster_metrics(snapshot, leader.cycles, time.time(), NoNodeFacts(), self._per_job)
         yield from engine_metrics(leader.service, __version__, snapshot.policy)
         yield from _work(leader)
+        yield from _quarantine(leader)
         yield from health_metrics(OperatorHealthView(leader.backend.reconciler).seen())
         yield from duration_metrics(leader.assembly.history.calibration())
         yield from shadow_metrics(leader.assembly.shadow.report)
         yield from telemetry_metrics(leader.telemetry.exporter)
+
+
+def _quarantine(leader: Leader) -> Iterator[Metric]:
+    quarantine = leader.backend.reconciler.quarantine
+    help_ = "Objects that the operator does not understand and has set aside, by kind."
+    yield gauge("batuta_quarantined_objects", help_, ["kind"], dict(quarantine.counts()))
+    yield counter("batuta_quarantines", "How often an object was set aside.", ["kind"], dict(quarantine.total()))
 
 
 def _work(leader: Leader) -> Iterator[Metric]:

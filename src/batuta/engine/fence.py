@@ -20,6 +20,7 @@ from batuta.engine.requests import EngineStopped
 T = TypeVar("T")
 TELL_AGAIN_S = 60.0  # a part that goes on failing is logged no more often than this
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0  # before what failed is tried again; it doubles
+_LONGEST_SENTENCE = 400
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ class Fence:
         with self._lock:
             before = self._troubles.get(part)
             count = 1 if before is None else before.failures + 1
-            self._troubles[part] = Trouble(count, _sentence(error), now_s, True)
+            self._troubles[part] = Trouble(count, sentence(error), now_s, True)
             self._failing.add(part)
             is_news = now_s >= self._told_s.get(part, -TELL_AGAIN_S) + TELL_AGAIN_S
             if is_news:
@@ -66,7 +67,7 @@ class Fence:
                 self._untold.add(part)
         if is_news:
             text = "%s failed (failure %d): %s; the scheduler goes on without it and tries again"
-            _log.error(text, part, count, _sentence(error), exc_info=error, extra={"part": part})
+            _log.error(text, part, count, sentence(error), exc_info=error, extra={"part": part})
 
     def worked(self, part: str) -> None:
         if part not in self._failing:
@@ -238,5 +239,8 @@ class Background(_Retried):
         return True
 
 
-def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def sentence(error: BaseException) -> str:
+    """What went wrong, as one line of bounded length: a user's object may have had its say in it."""
+    said = str(error)
+    said = said if len(said) <= _LONGEST_SENTENCE else f"{said[: _LONGEST_SENTENCE - 1]}…"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kube.control_plane import ControlPlane
+from tests.support.chart import policies_of
+from tests.support.kube.control_plane import ADMIN, ControlPlane
 from tests.support.kube.flags import Options
 from tests.support.kube.mpi_operator import PROGRAM, start_mpi_operator
 from tests.support.kube.nodes import NodeShape
+from tests.support.kube.operator_process import NAMESPACE as HOME
 from tests.support.kube.operator_process import OperatorProcess, prepare
 from tests.support.kube.programs import program, why_not
 from tests.support.kube.unified import Jobs
 
 OPTIONS = Options(controllers=True)
 GPUS = 4
+MANAGERS = ("system:kube-controller-manager", "system:serviceaccount:kube-system:job-controller")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -41,6 +44,10 @@ def mpi_cluster(
         prepare(cluster)
         start_mpi_operator(cluster)
         cluster.add_nodes(1, NodeShape(gpus=GPUS))
+        # Both operators act as these users here.
+        cluster.apply(
+            policies_of({"admissionPolicy": {"users": ["operator"], "controllers": [ADMIN, *MANAGERS]}}, HOME)
+        )
         with OperatorProcess(cluster, folder):
             yield cluster
 

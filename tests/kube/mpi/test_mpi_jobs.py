@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import pytest
+
 from batuta.backends.kube import names
 from tests.kube.mpi.conftest import GPUS
 from tests.support.kube.api import ApiError, Json
@@ -126,3 +128,20 @@ def test_an_mpi_job_that_others_change_or_delete_during_a_resize_has_its_size_in
         job.runs_with(size)
         assert len(set(job.places().values())) == size
     assert job.status["failures"] == 0
+
+
+def test_a_tenant_cannot_write_members_of_a_job_into_an_mpijob(mpi_cluster: ControlPlane, jobs: Jobs):
+    """The mpi-operator may make pods with the labels of a job: no tenant may have it make them."""
+    path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace}/mpijobs"
+    pod = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    labelled = pod | {"metadata": {"labels": {names.JOB_NAME: "job-of-another"}}}
+    body = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "forged"}}
+
+    def spec_with(worker: Json) -> Json:
+        replicas = {"Launcher": {"replicas": 1, "template": pod}, "Worker": {"replicas": 1, "template": worker}}
+        return {"spec": {"mpiReplicaSpecs": replicas, "runPolicy": {"suspend": True}}}
+
+    with mpi_cluster.api_as("tenant", ["system:masters"]) as tenant:
+        tenant.create(f"{path}?dryRun=All", body | spec_with(pod))
+        with pytest.raises(ApiError, match="template of a job"):
+            tenant.create(f"{path}?dryRun=All", body | spec_with(labelled))

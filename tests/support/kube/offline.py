@@ -54,6 +54,12 @@ class Pods:
         status = msgspec.structs.replace(before.status, phase=phase)
         self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, status=status))
 
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        """Its tenant annotates it."""
+        before = self.by_name[name]
+        meta = msgspec.structs.replace(before.metadata, annotations={**before.metadata.annotations, **annotations})
+        self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, metadata=meta))
+
     def begin_deletion(self, name: str, ends_s: float) -> None:
         """Somebody has deleted it; its containers still run, and may until this time."""
         before, ends = self.by_name[name], datetime.fromtimestamp(ends_s, UTC).isoformat()

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -21,15 +21,23 @@ import msgspec
 from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from batuta.backends.kube.client.errors import AlreadyExists, Conflict, Invalid, NotFound
 from batuta.backends.kube.client.informer import Change, ChangeType, ObjectStore, key_of
-from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.client.kinds import Kind, MalformedObjects
 from batuta.backends.kube.operator.informers import SLIM, Relevance, news_of
-from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written
+from batuta.backends.kube.operator.workqueue import (
+    Changed,
+    Inbox,
+    Unreadable,
+    WriteFn,
+    WriteWorkers,
+    Written,
+    carry_out,
+)
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
-from batuta.bootstrap.operator_leader import Leader
+from batuta.bootstrap.operator_leader import Leader, MakeHealth
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.unified import manifest
 
@@ -61,13 +69,17 @@ class OfflineCluster:
         self.inbox = Inbox()
         self.course: tuple[Json, ...] = (RUNS, HAS_ENDED)
         """What becomes of a pod that is bound, one status after the other."""
-        self._todo: queue.SimpleQueue[tuple[str, WriteFn] | Json | None] = queue.SimpleQueue()
+        self.events: list[Json] = []  # what the operator has written about objects
+        self.conditions: list[Json] = []  # and as conditions of objects that are in no file
+        self._todo: queue.SimpleQueue[tuple[str, WriteFn] | Json | Callable[[], None] | None] = queue.SimpleQueue()
         self._file = sqlite3.connect(folder / "objects.db", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode = OFF")
         self._file.execute("PRAGMA synchronous = OFF")
         self._file.execute("CREATE TABLE IF NOT EXISTS objects (kind, key, body, PRIMARY KEY (kind, key))")
         self._known: dict[str, ObjectStore[Any]] = {kind.plural: ObjectStore(SLIM.get(kind)) for kind in WATCHED}
         self._version = time.time_ns()  # above all that an earlier one gave
+        self._shown: dict[Kind[Any], ObjectStore[Any]] = {}
+        self._malformed = MalformedObjects(lambda *what: self.inbox.put(Unreadable(*what)))
         shape = NodeShape(gpus=8)
         self._nodes = [msgspec.convert(node(f"node-{k}", k, shape), objects.Node) for k in range(nodes)]
         self._thread = threading.Thread(target=self._work, name="offline-cluster", daemon=True)
@@ -109,20 +121,66 @@ class OfflineCluster:
         """All objects of a kind, as `kubectl get` would show them."""
         return self._bodies(kind)
 
+    def show(self, kind: Kind[Any], listed: Iterable[bytes]) -> None:
+        """The API server shows objects that other clients wrote, whatever they say. They are in no file."""
+        if self._thread.is_alive():
+            self._todo.put(partial(self._show, kind, list(listed)))
+        else:
+            self._show(kind, list(listed))  # it was there before the operator was started
+
+    def hide(self) -> None:
+        """These objects are gone, all of them."""
+        self._todo.put(self._hide)
+
+    def wait_until_told(self) -> None:
+        """Until the operator has taken in all that was shown."""
+        told, taken = threading.Event(), threading.Event()
+        self._todo.put(told.set)
+        assert told.wait(60)
+        self.inbox.put(Changed(kinds.NODE, _Noted(taken)))
+        assert taken.wait(60)
+
     # ------------------------------------------------------------------------------------ its own thread
+
+    def _show(self, kind: Kind[Any], listed: Sequence[bytes]) -> None:
+        known, changes = self._shown.setdefault(kind, ObjectStore(SLIM.get(kind))), list[Change[Any]]()
+        for raw in listed:
+            found = self._malformed.decode(kind, msgspec.Raw(raw))
+            if found is not None:
+                self._version += 1
+                found.metadata.resource_version = str(self._version)
+                known.put(found, changes)
+        self._tell(kind, changes)
+
+    def _hide(self) -> None:
+        for kind, known in self._shown.items():
+            self._tell(kind, known.replace(()))
 
     def _work(self) -> None:
         while (one := self._todo.get()) is not None:
-            if isinstance(one, dict):
+            if callable(one):
+                one()
+            elif isinstance(one, dict):
                 _done(self.create(UNIFIED_JOB, one, NAMESPACE))
             else:
                 key, do = one
-                self.inbox.put(Written(key, _done(do(cast(Api, self)))))
+                self.inbox.put(Written(key, _done(carry_out(do, cast(Api, self)))))
 
-    async def create(self, kind: Kind[Any], body: Json, namespace: str = "") -> None:
+    async def update(self, kind: Kind[Any], name: str, body: Json, namespace: str = "") -> Any:
+        return await self.create(kind, body, namespace)
+
+    async def raw(self, method: str, path: str, body: bytes = b"") -> bytes:
+        raise NotFound(path)
+
+    async def create(self, kind: Kind[Any], body: Json, namespace: str = "") -> Any:
         name = body["metadata"].get("name") or f"{body['metadata'].get('generateName', '')}{uuid.uuid4().hex}"
+        if kind is kinds.EVENT:
+            self.events.append(body)
+        if kind is kinds.CONFIG_MAP:
+            self._version += 1
+            return kinds.ConfigMap(metadata=objects.Meta(resource_version=str(self._version)))
         if kind not in WATCHED:
-            return  # a Service or an Event, which nobody reads here
+            return None  # a Service, which nobody reads here
         if self._get(kind, f"{namespace}/{name}") is not None:
             raise AlreadyExists(f"{kind} {name} is there")
         own = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "generation": 1}
@@ -131,6 +189,7 @@ class OfflineCluster:
         if kind is kinds.POD:
             made["status"] = {"phase": "Pending"}
         self._put(kind, made)
+        return None
 
     async def apply(self, kind: Kind[Any], body: Json, **how: Any) -> None:
         if kind in WATCHED:
@@ -141,6 +200,7 @@ class OfflineCluster:
             return
         before = self._get(kind, f"{namespace}/{name}")
         if before is None:
+            self.conditions += [one | {"object": name} for one in body.get("status", {}).get("conditions", ())]
             raise NotFound(f"no {kind} {name}")
         self._put(kind, _merged(before, body))
 
@@ -204,16 +264,21 @@ class OfflineCluster:
 
     @staticmethod
     def _decode(kind: Kind[Any], body: Json) -> Any:
-        return kind.decode(msgspec.json.encode(body))
+        try:
+            return kind.decode(msgspec.json.encode(body))
+        except msgspec.MsgspecError as error:
+            raise Invalid(str(error)) from error
 
 
 @contextmanager
-def leading(cluster: OfflineCluster, state: Path, config: OperatorConfig | None = None) -> Iterator[Leader]:
+def leading(
+    cluster: OfflineCluster, state: Path, config: OperatorConfig | None = None, health: MakeHealth | None = None
+) -> Iterator[Leader]:
     """What decides in `batuta operator`, on this cluster, with a journal below `state`."""
     cluster.open()
     config = config or OperatorConfig()
     write_workers, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
-    leader = Leader(config, state, cluster.inbox, write_workers, listeners)
+    leader = Leader(config, state, cluster.inbox, write_workers, listeners, health)
     leader.service.start()
     try:
         yield leader
@@ -247,6 +312,21 @@ def _wait(leader: Leader, give_up_s: float) -> None:
     time.sleep(0.002)
 
 
+class _Noted(tuple[Change[Any], ...]):
+    """No changes; it notes that they were looked at."""
+
+    def __new__(cls, seen: threading.Event) -> "_Noted":
+        made = super().__new__(cls)
+        made.seen = seen
+        return made
+
+    seen: threading.Event
+
+    def __iter__(self) -> Iterator[Change[Any]]:
+        self.seen.set()
+        return iter(())
+
+
 def _merged(before: Json, patch: Json) -> Json:
     """A JSON merge patch."""
     found = dict(before)
@@ -265,14 +345,13 @@ async def _delete(name: str, uid: str, api: Api) -> None:
     await api.delete(UNIFIED_JOB, name, NAMESPACE, uid=uid)
 
 
-def _done(doing: Any) -> ApiError | None:
-    """Does it; what went wrong."""
+def _done(doing: Any) -> Any:
+    """Does it, and returns what it returns."""
     try:
-        for _ in cast(Iterator[None], doing.__await__()):
-            raise AssertionError("nothing waits for anything here")
-    except ApiError as error:
-        return error
-    return None
+        doing.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("nothing waits for anything here")
 
 
 def _now() -> str:

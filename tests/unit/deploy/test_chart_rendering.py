@@ -3,6 +3,8 @@
 That they are read as Helm reads them is in tests/kube/test_chart.py, beside the real Helm.
 """
 
+from typing import Any
+
 import pytest
 
 from batuta.backends.kube import names
@@ -11,7 +13,7 @@ from batuta.backends.kube.install.go_template import TemplateError, Templates
 from batuta.backends.kube.kueue import kinds as kueue
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, Api
 from batuta.spec.problem import InputError
-from tests.support.chart import CHART, VARIANTS, installed, release_of
+from tests.support.chart import CHART, VARIANTS, installed, operator_config_of, release_of
 
 
 def rendered(text: str, data: object = None) -> str:
@@ -90,3 +92,23 @@ def test_the_operator_may_read_all_that_it_looks_for():
     }
     ours = {(names.GROUP, names.PLURAL), (names.GROUP, names.TRIAL_PLURAL)}
     assert ours | {(kueue.GROUP, kind.plural) for kind in kueue.SETTINGS} <= read
+
+
+def network_policies(values: dict[str, Any]) -> dict[str, Any]:
+    found = (one for one in manifests(release_of(values)) if one["kind"] == "NetworkPolicy")
+    return {one["metadata"]["name"]: one["spec"]["ingress"][0]["from"] for one in found}
+
+
+def test_operator_and_agents_are_closed_by_default_and_one_value_each_opens_them():
+    agents = {"agent": {"enabled": True}}
+    own: list[dict[str, Any]] = [{"podSelector": {}}]
+    assert network_policies(agents) == {"batuta-operator": own, "batuta-agent": own}
+    assert network_policies(agents | {"networkPolicy": {"enabled": False}}) == {}
+    assert "openMetrics: false" in operator_config_of({})
+    assert "openMetrics: true" in operator_config_of({"openMetrics": True})
+
+
+def test_peers_are_let_in_beside_the_pods_of_the_namespace():
+    peer = {"namespaceSelector": {"matchLabels": {"team": "ml"}}}
+    found = network_policies({"networkPolicy": {"ingressFrom": [peer]}})
+    assert found == {"batuta-operator": [{"podSelector": {}}, peer]}

@@ -198,19 +198,6 @@ def read_tolerantly(value: Any, kind: type[StructT], root: str) -> tuple[StructT
     return kind(), tuple(faults)
 
 
-def read_time(text: Any) -> float | None:
-    """Unix seconds of a time as the API server writes it; None for none, and for what is no time."""
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def seconds(text: str | None) -> float:
-    """The same; 0 for none, and for what is no time."""
-    return read_time(text) or 0.0
-
-
 def time_text(time_s: float) -> str:
     """A time as the API server writes it."""
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,11 +14,11 @@ from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 from batuta.backends.kube import names
+from batuta.backends.kube.bounded_text import read_time, read_whole
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD, Kind, Stored
 from batuta.backends.kube.client.leader_election import LEASE, Lease
-from batuta.backends.kube.crd import read_time
 from batuta.backends.kube.kueue.kinds import WORKLOAD, KueueObject
 from batuta.backends.kube.objects import Batch, Meta, Node, Pod, has_condition, read_usage
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
@@ -234,9 +234,8 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _gpus(node: Node) -> int:
     for resource in names.GPU_RESOURCES:
-        text = node.status.capacity.get(resource, "")
-        if text.isdecimal() and int(text):
-            return int(text)
+        if count := read_whole(node.status.capacity.get(resource)):
+            return count
     return 0
 
 

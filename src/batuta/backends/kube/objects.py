@@ -6,12 +6,16 @@ cluster has tens of thousands of pods. Batuta builds the objects that it writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from batuta.backends.kube import names
+from batuta.backends.kube.bounded_text import LATEST_S, MOST_GPUS, read_json
+
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Bounds as the API server has them; an object beyond them is malformed, whoever let it in."""
 
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
@@ -19,17 +23,6 @@ class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc
 
     Objects are trees, so the collector of garbage has no business with their hundreds of thousands of parts.
     """
-
-
-T = TypeVar("T")
-
-
-def decode_annotation(text: str, kind: type[T], empty: T) -> T:
-    """The JSON of an annotation; text that cannot be read says nothing, as does none."""
-    try:
-        return msgspec.json.decode(text.encode(), type=kind) if text else empty
-    except msgspec.MsgspecError:
-        return empty
 
 
 class OwnerReference(_Base):
@@ -49,7 +42,7 @@ class Meta(_Base):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    generation: int = 0
+    generation: Int64 = 0
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
     labels: dict[str, str] = {}
@@ -102,7 +95,7 @@ class NodeSelector(_Base):
 class PreferredTerm(_Base):
     """A term that counts in favour of a node."""
 
-    weight: int = 1
+    weight: Int32 = 1
     preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
 
 
@@ -125,7 +118,7 @@ class PodAffinityTerm(_Base):
 class WeightedPodAffinityTerm(_Base):
     """Other pods, how near, and how much it counts."""
 
-    weight: int = 1
+    weight: Int32 = 1
     pod_affinity_term: PodAffinityTerm = msgspec.field(default_factory=PodAffinityTerm)
 
 
@@ -165,7 +158,7 @@ class Taint(_Base):
 class ContainerPort(_Base):
     """A port; only those on the host matter here."""
 
-    host_port: int = 0
+    host_port: Int32 = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
@@ -195,12 +188,12 @@ class SchedulingGate(_Base):
 class TopologySpread(_Base):
     """How evenly pods shall lie."""
 
-    max_skew: int = 1
+    max_skew: Int32 = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
     label_selector: LabelSelector | None = None
     match_label_keys: list[str] = []
-    min_domains: int = 1
+    min_domains: Int32 = 1
     node_affinity_policy: str = "Honor"
     node_taints_policy: str = "Ignore"
 
@@ -216,7 +209,7 @@ class PodSpec(_Base):
 
     node_name: str = ""
     scheduler_name: str = ""
-    priority: int = 0
+    priority: Int32 = 0
     priority_class_name: str = ""
     scheduling_gates: list[SchedulingGate] = []
     node_selector: dict[str, str] = {}
@@ -233,7 +226,7 @@ class PodSpec(_Base):
 class Terminated(_Base):
     """How a container ended."""
 
-    exit_code: int = 0
+    exit_code: Int32 = 0
     reason: str = ""
     message: str = ""
     finished_at: str = ""
@@ -348,14 +341,14 @@ class NodeResourceTopology(_Object):
 class PriorityClass(_Object):
     """A name for a priority."""
 
-    value: int = 0
+    value: Int32 = 0
     global_default: bool = False
 
 
 class PodGroupSpec(_Base):
     """`scheduling.x-k8s.io` PodGroup."""
 
-    min_member: int = 0
+    min_member: Int32 = 0
 
 
 class PodGroup(_Object):
@@ -374,7 +367,7 @@ class Batch(_Object):
 class GpuFigures(msgspec.Struct, rename="camel"):
     """One GPU of an agent's report."""
 
-    index: int
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     utilisation: float | None = None
     memory_used_mib: float | None = None
 
@@ -386,13 +379,13 @@ class GpuFigures(msgspec.Struct, rename="camel"):
 class UsageReport(msgspec.Struct):
     """What an agent writes on its node: how busy each GPU was at a time."""
 
-    time: float
-    gpus: list[GpuFigures] = []
+    time: Annotated[float, msgspec.Meta(ge=0.0, lt=LATEST_S)]
+    gpus: Annotated[list[GpuFigures], msgspec.Meta(max_length=MOST_GPUS)] = []
 
 
 def read_usage(node: Node) -> UsageReport | None:
     """The report on a node; None for none, and for what cannot be read."""
-    return decode_annotation(node.metadata.annotations.get(names.UTILISATION, ""), UsageReport, None)
+    return read_json(node.metadata.annotations.get(names.UTILISATION), UsageReport | None, None)  # type: ignore[arg-type]
 
 
 def has_condition(status: Any, *types: str) -> bool:
@@ -403,12 +396,3 @@ def has_condition(status: Any, *types: str) -> bool:
         for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict)
     )
-
-
-def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
-    text = annotations.get(names.GPUS, "")
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and len(part) < 5 for part in parts):
-        return ()
-    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -9,6 +9,7 @@ from typing import Final
 
 from batuta.apitypes.resources import FINAL_STATES
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import read_whole
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from batuta.backends.kube.client.informer import Informer
@@ -85,12 +86,11 @@ def pods_of_rank(uj: UnifiedJob, pods: Iterable[objects.Pod], rank: int) -> list
 def _rank(types: JobTypes, uj: UnifiedJob, pod: objects.Pod) -> int | None:
     kind = types.get(uj.spec.job_type)
     text = pod.metadata.labels.get(names.REPLICA_INDEX, "")
-    return kind.replica_of(pod) if kind is not None else int(text) if text.isdecimal() else None
+    return kind.replica_of(pod) if kind is not None else read_whole(text)
 
 
 def _age(pod: objects.Pod) -> tuple[int, str]:
-    start = pod.metadata.labels.get(names.START, "")
-    return (int(start) if start.isdecimal() else 0, pod.metadata.creation_timestamp)
+    return (read_whole(pod.metadata.labels.get(names.START)) or 0, pod.metadata.creation_timestamp)
 
 
 async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = "") -> AsyncIterator[bytes]:

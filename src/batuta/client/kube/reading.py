@@ -15,6 +15,7 @@ import msgspec
 
 from batuta.apitypes import resources as a
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import read_time, read_whole
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
 from batuta.backends.kube.client.informer import Change, Informer
@@ -23,7 +24,7 @@ from batuta.backends.kube.names import GPU_PRODUCT_LABELS
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB, Condition, UnifiedJob
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.client.kube.logs import labels_of
-from batuta.client.kube.views import job_view, node_views, seconds
+from batuta.client.kube.views import job_view, node_views
 
 
 class InvolvedObject(msgspec.Struct, rename="camel", frozen=True):
@@ -51,7 +52,7 @@ class KubeEvent(msgspec.Struct, rename="camel", kw_only=True):
     def time_s(self) -> float:
         meta = self.metadata
         moments = (self.last_timestamp, self.event_time, self.first_timestamp, meta.creation_timestamp)
-        return next((found for one in moments if (found := seconds(one)) is not None), 0.0)
+        return next((found for one in moments if (found := read_time(one)) is not None), 0.0)
 
 
 EVENT: Final = Kind("", "v1", "events", "Event", KubeEvent)
@@ -112,7 +113,7 @@ def matches(event: KubeEvent, types: Sequence[str], job: str | None) -> bool:
 
 def story_of(uj: UnifiedJob, events: Iterable[KubeEvent]) -> tuple[a.Sentence, ...]:
     """Return the history of a job from its conditions and events, the oldest first."""
-    submitted_s = seconds(uj.metadata.creation_timestamp) or 0.0
+    submitted_s = read_time(uj.metadata.creation_timestamp) or 0.0
     chapters = [a.Sentence(submitted_s, "it was submitted")]
     chapters += [chapter for one in uj.status.conditions if (chapter := _condition_sentence(one, uj))]
     chapters += [
@@ -126,7 +127,7 @@ def story_of(uj: UnifiedJob, events: Iterable[KubeEvent]) -> tuple[a.Sentence, .
 
 def _condition_sentence(condition: Condition, uj: UnifiedJob) -> a.Sentence | None:
     """Return the last change of a condition; None where it was never true, or no longer matters."""
-    time_s, started_s = seconds(condition.last_transition_time), seconds(uj.status.start_time)
+    time_s, started_s = read_time(condition.last_transition_time), read_time(uj.status.start_time)
     if time_s is None:
         return None
     if condition.status == "True":
@@ -252,7 +253,7 @@ def trouble_of(jobs: Sequence[UnifiedJob], now_s: float) -> str | None:
     unseen = [
         job
         for job in jobs
-        if not job.status.state and now_s - (seconds(job.metadata.creation_timestamp) or now_s) > UNSEEN_S
+        if not job.status.state and now_s - (read_time(job.metadata.creation_timestamp) or now_s) > UNSEEN_S
     ]
     if not unseen:
         return None
@@ -311,4 +312,4 @@ async def watch_events(api: Api, namespace: str, after: int | None) -> AsyncIter
 
 
 def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0
+    return read_whole(version, most=2**63 - 1) or 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,12 +12,12 @@ from batuta.apitypes import resources as a
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.requests import pod_requests
+from batuta.backends.kube.bounded_text import read_decimal, read_gpus, read_time, read_whole
 from batuta.backends.kube.health.annotations import ComponentHealth, read_node_health
 from batuta.backends.kube.health.taints import cordoned_by, cordoned_s
-from batuta.backends.kube.objects import gpu_indices
 from batuta.backends.kube.operator.nodes import ill_cards, is_open, is_unhealthy, read_node
 from batuta.backends.kube.unified_job.from_task import lead_pod
-from batuta.backends.kube.unified_job.model import SizeChoiceStatus, TrainerStatus, UnifiedJob
+from batuta.backends.kube.unified_job.model import MOST_REPLICAS, SizeChoiceStatus, TrainerStatus, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import node_requirements, parse_quantity, pinned_replicas
 from batuta.backends.kube.unified_job.to_job import pod_requests as template_requests
 from batuta.client.errors import AnswerError, ApiError
@@ -33,8 +31,8 @@ _MIB = 2**20
 def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), priority: int = 0) -> a.Job:
     """Return a UnifiedJob as the API type. `pods` show which GPUs it has."""
     meta, status = uj.metadata, uj.status
-    submitted_s, started_s = seconds(meta.creation_timestamp), seconds(status.start_time)
-    ended_s = seconds(status.completion_time)
+    submitted_s, started_s = read_time(meta.creation_timestamp), read_time(status.start_time)
+    ended_s = read_time(status.completion_time)
     state = status.state or "PENDING"
     over = state in a.FINAL_STATES
     until_s = ended_s if over and ended_s is not None else now_s
@@ -82,14 +80,6 @@ def wish_of(uj: UnifiedJob) -> str:
     return "park" if uj.spec.suspend or pinned_replicas(uj) == 0 else "run"
 
 
-def seconds(time: str | None) -> float | None:
-    """A time of the API server; None where there is none, or none that can be read."""
-    try:
-        return datetime.fromisoformat(time).timestamp() if time else None
-    except ValueError:
-        return None
-
-
 def _size_choice(chosen: SizeChoiceStatus | None) -> a.SizeChoice | None:
     if chosen is None:
         return None
@@ -99,8 +89,8 @@ def _size_choice(chosen: SizeChoiceStatus | None) -> a.SizeChoice | None:
 
 def _gpus(uj: UnifiedJob) -> a.Gpus:
     replicas, each = uj.spec.replica_spec, uj.spec.replica_spec.gpus_per_replica
-    asked = uj.metadata.annotations.get(names.WANTED, "")
-    wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 9 else replicas.min_replicas
+    asked = read_whole(uj.metadata.annotations.get(names.WANTED), most=MOST_REPLICAS)
+    wanted = replicas.min_replicas if asked is None else asked
     pinned = pinned_replicas(uj)
     template = replicas.template.get("spec")
     types = node_requirements(template if isinstance(template, dict) else {}).gpu_types
@@ -160,7 +150,7 @@ def _placement(uj: UnifiedJob, pods: Iterable[objects.Pod]) -> tuple[a.Span, ...
     found: dict[str, list[int]] = {node: [] for node, count in sorted(uj.status.placement.items()) if count}
     for pod in pods:
         if pod.spec.node_name in found and not is_over(pod):
-            found[pod.spec.node_name] += gpu_indices(pod.metadata.annotations)
+            found[pod.spec.node_name] += read_gpus(pod.metadata.annotations)
     return tuple(a.Span(node, tuple(sorted(gpus))) for node, gpus in found.items())
 
 
@@ -183,16 +173,12 @@ def _eta_s(said: TrainerStatus | None, now_s: float) -> float | None:
     """What is left now, if it goes on as it did when that was last said."""
     if said is None or said.estimated_remaining_seconds is None:
         return None
-    since_s = max(0.0, now_s - (seconds(said.last_updated_time) or now_s))
+    since_s = max(0.0, now_s - (read_time(said.last_updated_time) or now_s))
     return max(0.0, said.estimated_remaining_seconds - since_s)
 
 
 def read_number(text: Any) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return read_decimal(str(text))
 
 
 def node_views(
@@ -254,7 +240,7 @@ def _tenants(count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[st
         asked = pod_requests(pod)
         share = _pod_share(asked)
         tenant, whole = a.GpuTenant(owner_of(pod), share), sum(asked.get(name, 0) for name in gpu_resources)
-        given = [index for index in gpu_indices(pod.metadata.annotations) if index < count]
+        given = [index for index in read_gpus(pod.metadata.annotations) if index < count]
         if (whole or share) and given:
             for index in given:
                 found[index].append(tenant)

@@ -6,13 +6,14 @@ import msgspec
 
 from batuta.apitypes.resources import Cpu, Share
 from batuta.backends.kube import names
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.client.kube.reading import trouble_of
-from batuta.client.kube.views import UNSEEN, job_view, seconds
+from batuta.client.kube.views import UNSEEN, job_view
 from tests.support.kube.unified import manifest
 
 NOON = "2026-01-01T12:00:00Z"
-NOON_S = seconds(NOON) or 0.0
+NOON_S = read_time(NOON) or 0.0
 
 
 def job(status: dict[str, Any] | None = None, annotations: dict[str, str] | None = None, **how: Any) -> UnifiedJob:

@@ -10,6 +10,7 @@ import numpy as np
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Ints, padded
+from batuta.backends.kube.bounded_text import read_signed
 
 _MOST_FILTERS: Final = 512
 
@@ -32,9 +33,8 @@ class Requirement(NamedTuple):
             return (value is not None) is (self.operator == "Exists")
         if self.operator not in ("Gt", "Lt") or len(self.values) != 1:
             return False
-        try:
-            number, bound = int(value or ""), int(self.values[0])
-        except ValueError:
+        number, bound = read_signed(value), read_signed(self.values[0])
+        if number is None or bound is None:
             return False
         return number > bound if self.operator == "Gt" else number < bound
 

@@ -52,7 +52,11 @@ class PlacementAttempt:
 
     def place(self) -> Refusal | None:
         """Reserves a place for every member, or says why not and holds nothing."""
-        refusal = self._place_decided() or self._place_open()
+        try:
+            refusal = self._place_decided() or self._place_open()
+        except Exception:
+            self._undo(set(self._reserved))
+            raise
         if refusal is not None:
             self._undo(set(self._reserved))
         return refusal
@@ -157,28 +161,39 @@ class Binder:
         self.cluster.tick(now_s)
         bindings: list[Binding] = []
         refusals: list[Refusal] = []
+        faults: list[tuple[str, Exception]] = []
         refused: dict[Hashable, Refusal] = {}
         deadline_s = now_s + self.profile.assume_s
         for group in sorted(groups, key=queue_order):
-            waits = may_try(group, self.cluster)
-            if waits is not None:
-                reasons = (Why(waits, 0),)
-                refusals.append(Refusal(group.key, members=len(group.members), reasons=reasons))
+            try:
+                found = self._schedule(group, refused, deadline_s)
+            except Exception as error:  # by what this group asks for: no other is held up by it
+                faults.append((group.key, error))
                 continue
-            alike = self._alike(group)
-            if alike is not None and alike in refused:
-                known = refused[alike]
-                refusals.append(replace(known, group=group.key, pod=group.members[0].key if known.pod else ""))
-                continue
-            attempt = PlacementAttempt(group, self.cluster, self._views, self._tree, self._share, deadline_s)
-            refusal = attempt.place()
-            if refusal is None:
-                bindings.extend(attempt.bindings)
-                continue
-            refusals.append(refusal)
-            if alike is not None:
-                refused[alike] = refusal
-        return Outcome(tuple(bindings), tuple(refusals))
+            if isinstance(found, Refusal):
+                refusals.append(found)
+            else:
+                bindings.extend(found)
+        return Outcome(tuple(bindings), tuple(refusals), tuple(faults))
+
+    def _schedule(
+        self, group: Group, refused: dict[Hashable, Refusal], deadline_s: float
+    ) -> Sequence[Binding] | Refusal:
+        """Decides on one group. `refused`: what groups before it were refused, by what they have in common."""
+        waits = may_try(group, self.cluster)
+        if waits is not None:
+            return Refusal(group.key, members=len(group.members), reasons=(Why(waits, 0),))
+        alike = self._alike(group)
+        if alike is not None and alike in refused:
+            known = refused[alike]
+            return replace(known, group=group.key, pod=group.members[0].key if known.pod else "")
+        attempt = PlacementAttempt(group, self.cluster, self._views, self._tree, self._share, deadline_s)
+        refusal = attempt.place()
+        if refusal is None:
+            return attempt.bindings
+        if alike is not None:
+            refused[alike] = refusal
+        return refusal
 
     def _alike(self, group: Group) -> Hashable | None:
         """What a group has in common with those that must fail if it does, as room only shrinks in a cycle.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from batuta.backends.kube.binder.node_table import NodeTable, PortTable
 from batuta.backends.kube.binder.numa_table import NumaTable
 from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
 from batuta.backends.kube.binder.requests import Needs, is_resized, pod_requests
+from batuta.backends.kube.bounded_text import read_decimal, read_gpus
 
 LONGEST: Final = 65_536
 _OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -104,11 +105,8 @@ def holding_of(cls: PodClass, gpus: tuple[int, ...], load: float | None) -> GpuH
 
 def expected_load(annotations: Mapping[str, str]) -> float | None:
     """How busy a pod is expected to keep its GPU, from 0 to 1; None where no annotation says."""
-    try:
-        said = float(annotations[names.EXPECTED_UTILISATION])
-    except (KeyError, ValueError):
-        return None
-    return min(max(said, 0.0), 1.0) if math.isfinite(said) else None
+    said = read_decimal(annotations.get(names.EXPECTED_UTILISATION))
+    return None if said is None else min(max(said, 0.0), 1.0)
 
 
 class Held(NamedTuple):
@@ -203,7 +201,7 @@ class Cluster:
             self._remove(key)
         elif pod.spec.node_name:
             stated = pod.metadata.annotations
-            gpus, load = objects.gpu_indices(stated), expected_load(stated)
+            gpus, load = read_gpus(stated), expected_load(stated)
             found = assigned_pod(pod, self.class_of(pod), pod.spec.node_name, gpus, load)
             self._deadline_s.pop(key, None)
             if before is not None and self._is_counted_alike(before, found):
@@ -257,6 +255,21 @@ class Cluster:
     def pods_on(self, node: str) -> Collection[str]:
         """The pods on a node, and those that are assumed to be there."""
         return self._by_node.get(node, {}).keys()
+
+    def gpus_held(self, key: str, uid: str, node: str) -> tuple[int, ...] | None:
+        """The GPUs that a pod counts with on a node, or is assumed to; None for a pod that is not known there."""
+        assigned = self._assigned.get(key)
+        is_same = assigned is not None and (assigned.uid, assigned.node) == (uid, node)
+        return assigned.holding.gpus if assigned is not None and is_same else None
+
+    def holdings(self, node: str, without: str) -> Iterator[GpuHolding]:
+        """What the pods on a node hold of its GPUs, apart from one."""
+        return (one.holding for key, one in self._by_node.get(node, {}).items() if key != without)
+
+    def has_gpus(self, node: str, gpus: Iterable[int]) -> bool:
+        """Whether a node has GPUs with these numbers; one that is not known yet may have them."""
+        row = self.nodes.row.get(node)
+        return row is None or all(gpu < self.gpu_table.count[row] for gpu in gpus)
 
     def class_of(self, pod: objects.Pod) -> PodClass:
         """The pod's class; worked out once for each version of a pod."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,9 +13,11 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.node_table import Flags, Floats, Ints, Rows, padded
 from batuta.backends.kube.binder.pod_class import Share
 from batuta.backends.kube.binder.requests import amount, whole
+from batuta.backends.kube.bounded_text import MOST_GPUS, by_gpu, read_json, read_whole
 
 WHOLE_COMPUTE: Final = 100
-_MOST_CARDS: Final = 1024
+MOST_MEMORY_MIB: Final = 2**32  # of one GPU: 4 PiB
+_MOST_COMPUTE: Final = 100_000  # percent of one GPU that may be promised
 UNKNOWN: Final = 0.5  # what a GPU counts as of which nothing is known: neither idle nor busy
 _FEWEST: Final = 8
 STALE_S: Final = 90.0
@@ -46,13 +48,13 @@ def gpus_of_node(node: objects.Node) -> tuple[GpuCapacity, ...]:
 
 def unhealthy_gpus(annotations: Mapping[str, str]) -> dict[int, str]:
     """The GPUs that health has taken out of service, and why; what cannot be read says nothing."""
-    told = objects.decode_annotation(annotations.get(names.ILL_GPUS, ""), dict[str, str], {})
-    return {int(gpu): why for gpu, why in told.items() if gpu.isdecimal() and len(gpu) < 5}
+    told = read_json(annotations.get(names.ILL_GPUS), dict[str, str], {})
+    return by_gpu(told)
 
 
 def _from_annotation(text: str) -> tuple[GpuCapacity, ...]:
-    told = {card.index: card for card in objects.decode_annotation(text, list[_ReportedGpu], [])}
-    if not told or min(told) < 0 or max(told) >= _MOST_CARDS:
+    told = {card.index: card for card in read_json(text, list[_ReportedGpu], [])}
+    if not told:
         return ()
     # A number that is not told of is no card: nothing may be given of it.
     listed = (told.get(index) for index in range(max(told) + 1))
@@ -74,8 +76,9 @@ def _from_capacity(node: objects.Node) -> tuple[GpuCapacity, ...]:
         return ()
     labelled = node.metadata.labels.get(names.GPU_MEMORY_LABEL, "")
     units = _count(stated.get(names.SHARE_MEMORY, "0")) // count
-    memory_mib = int(labelled) if labelled.isdecimal() else units * names.SHARE_UNIT_MIB
-    return (GpuCapacity(memory_mib),) * count
+    memory_mib = read_whole(labelled, most=MOST_MEMORY_MIB)
+    memory_mib = min(units * names.SHARE_UNIT_MIB, MOST_MEMORY_MIB) if memory_mib is None else memory_mib
+    return (GpuCapacity(memory_mib),) * min(count, MOST_GPUS)
 
 
 def _count(text: str) -> int:
@@ -85,9 +88,9 @@ def _count(text: str) -> int:
 class _ReportedGpu(msgspec.Struct):
     """One line of what the device plugin writes; memory in units."""
 
-    index: int
-    memory: int = 0
-    compute: int = WHOLE_COMPUTE
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
+    memory: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMORY_MIB // names.SHARE_UNIT_MIB)] = 0
+    compute: Annotated[int, msgspec.Meta(ge=0, le=_MOST_COMPUTE)] = WHOLE_COMPUTE
     illness: str = ""
 
 
@@ -311,10 +314,9 @@ class GpuUsage:
         return self.now_s // STEP_S * STEP_S
 
     def _read(self, row: int, text: str) -> None:
-        found = objects.decode_annotation(text, objects.UsageReport, objects.UsageReport(-math.inf))
+        found = read_json(text, objects.UsageReport, objects.UsageReport(-math.inf))
         # A GPU that cannot tell (it fell off the bus) is not known to be idle.
-        told = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
-        gpus = {index: value for index, value in told.items() if 0 <= index < _MOST_CARDS}
+        gpus = {one.index: one.utilisation for one in found.gpus if one.utilisation is not None}
         self.resize(0, max(gpus, default=0) + 1)
         for index, value in gpus.items():
             self._reported[row, index] = value

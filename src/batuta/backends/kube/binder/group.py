@@ -102,10 +102,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a cycle decided. Every group is in exactly one of the two."""
+    """What a cycle decided. Every group is in exactly one of the three."""
 
     bindings: tuple[Binding, ...]
     refusals: tuple[Refusal, ...]
+    faults: tuple[tuple[str, Exception], ...] = ()  # by group: what the binder itself failed with
 
 
 class GangReason(StrEnum):

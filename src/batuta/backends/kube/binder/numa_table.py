@@ -15,6 +15,7 @@ import numpy as np
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.node_table import Flags, Ints, padded
 from batuta.backends.kube.binder.requests import ContainerNeed, Needs, amount, container_needs, is_guaranteed, units
+from batuta.backends.kube.bounded_text import read_whole
 
 _FEWEST: Final = 2
 
@@ -137,8 +138,8 @@ class NumaTable:
 
 
 def _zone_order(zone: objects.Zone) -> tuple[int, str]:
-    digits = re.findall(r"\d+", zone.name)
-    return (int(digits[-1]) if digits else 0, zone.name)
+    digits = re.findall(r"[0-9]+", zone.name)
+    return (read_whole(digits[-1]) or 0 if digits else 0, zone.name)
 
 
 def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -13,6 +13,7 @@ from batuta.backends.kube.binder.affinity import PodTerm, Requirement, Spread, p
 from batuta.backends.kube.binder.numa_table import aligned_containers, aligned_pod
 from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
 
+_MOST_OF_A_CARD: Final = 2**40
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -151,5 +152,6 @@ def _is_soft(pod: objects.Pod) -> bool:
 
 
 def _share(asked: dict[str, int], soft: bool) -> Share | None:
-    units, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
+    # A share that no card has: the columns of cards hold 64 bits, and the sum over all sharers has to fit in.
+    units, compute = (min(asked.get(name, 0), _MOST_OF_A_CARD) for name in (names.SHARE_MEMORY, names.SHARE_COMPUTE))
     return Share(units * names.SHARE_UNIT_MIB, compute, soft) if units or compute else None

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from batuta.backends.kube import objects
+from batuta.backends.kube.bounded_text import read_quantity
 
-_FORM: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
-_SUFFIX: Final = {
-    "": Fraction(1),
-    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", 1)},
-    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", 1)},
-    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", 1)},
-}
 LARGEST: Final = 2**62
 """Columns hold 64 bits; a sum of a few of these still fits a Python int, and a single one fits a column."""
+MOST_REQUESTED: Final = 2**50
+"""What one pod asks for counts as no more than this: the sum over all pods of a node has to fit into a column."""
+_NOTHING: Final = Fraction(0)
 Amounts: TypeAlias = dict[str, Fraction]
 Needs: TypeAlias = tuple[tuple[str, int], ...]  # resources and how much of each, in the units of `quantity.units`
 ALWAYS: Final = "Always"
@@ -26,22 +21,14 @@ _POD_LEVEL: Final = ("cpu", "memory")
 ANY_ADDRESS: Final = "0.0.0.0"
 
 
-@lru_cache(maxsize=8192)
 def amount(text: str) -> Fraction:
     """The exact value; what is no quantity counts as 0, because the API server lets none through."""
-    found = _FORM.fullmatch(text)
-    if found is None:
-        return Fraction(0)
-    number, exponent, suffix = found.groups()
-    value = Fraction(number)
-    if exponent is not None:
-        return value * Fraction(10) ** int(exponent)
-    return value * _SUFFIX[suffix or ""]
+    return read_quantity(text) or _NOTHING
 
 
 def whole(value: Fraction) -> int:
     """Rounded up, as the API means a request that is no whole number."""
-    return min(-(-value.numerator // value.denominator), LARGEST)
+    return max(min(-(-value.numerator // value.denominator), LARGEST), -LARGEST)
 
 
 def units(resource: str, value: Fraction) -> int:
@@ -80,7 +67,7 @@ def pod_requests(pod: objects.Pod) -> dict[str, int]:
             if _pod_level(name):
                 total[name] = amount(text)
     _add(total, _parsed(spec.overhead))
-    counted = {name: units(name, value) for name, value in total.items() if _counts(name)}
+    counted = {name: min(units(name, value), MOST_REQUESTED) for name, value in total.items() if _counts(name)}
     return {name: value for name, value in sorted(counted.items()) if value > 0}
 
 
@@ -99,7 +86,9 @@ def container_needs(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     inits = [(one, one.restart_policy == ALWAYS) for one in spec.init_containers]
     needs = []
     for one, kept in [*inits, *((one, True) for one in spec.containers)]:
-        asked = ((name, units(name, amount(text))) for name, text in one.resources.requests.items())
+        asked = (
+            (name, min(units(name, amount(text)), MOST_REQUESTED)) for name, text in one.resources.requests.items()
+        )
         needs.append(ContainerNeed(tuple(sorted(asked)), kept))
     return tuple(needs)
 

@@ -15,7 +15,16 @@ import msgspec
 
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.errors import Conflict, Gone, NotFound, Unavailable, Unreadable
-from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, MalformedObjects, Stored, raw_list_decoder, segment
+from batuta.backends.kube.client.kinds import (
+    POD,
+    Kind,
+    ListMeta,
+    MalformedObjects,
+    Stored,
+    cut_deep,
+    raw_list_decoder,
+    segment,
+)
 from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, RateLimit, Transport
 from batuta.backends.kube.names import FIELD_MANAGER
 
@@ -87,7 +96,7 @@ class Api:
         self.access = access
         self.transport = Transport(access, limits, rate)
         self.manager = manager  # whose fields they are that this client writes
-        self._malformed = MalformedObjects()
+        self.malformed = MalformedObjects()  # whoever watches may want to be told of them
 
     async def __aenter__(self) -> Self:
         await self.transport.__aenter__()
@@ -125,9 +134,9 @@ class Api:
         got = await self.transport.request("list", "GET", path, limit_s=self.transport.limits.list_s)
         try:
             page = kind.list_decoder.decode(got)
-        except msgspec.ValidationError:
-            one_by_one = raw_list_decoder.decode(got)
-            return self._malformed.keep_good(kind, one_by_one.items or ()), one_by_one.metadata
+        except (msgspec.ValidationError, RecursionError) as error:
+            one_by_one = raw_list_decoder.decode(cut_deep(got) if isinstance(error, RecursionError) else got)
+            return self.malformed.keep_good(kind, one_by_one.items or ()), one_by_one.metadata
         except msgspec.DecodeError as error:
             raise Unavailable(f"the list of {kind} is no JSON: {error}") from error
         return page.items or [], page.metadata
@@ -295,5 +304,5 @@ class Api:
 def _decoded(kind: Kind[T], got: bytes) -> T:
     try:
         return kind.decode(got)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreadable(f"the {kind.name} that the API server sent is malformed: {error}") from error

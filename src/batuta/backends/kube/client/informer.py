@@ -22,7 +22,7 @@ import msgspec
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Gone, Status, Unavailable, error_from
-from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, raw_watch_decoder
+from batuta.backends.kube.client.kinds import DEEPEST, Kind, Stored, WatchEvent, cut_deep, raw_watch_decoder
 from batuta.backends.kube.client.transport import Backoff
 from batuta.backends.kube.objects import Meta
 
@@ -155,7 +155,6 @@ class Informer(Generic[T]):
         self._selectors = {"labels": labels, "fields": fields}
         self._timing = timing
         self._known = ObjectStore[T](slim)
-        self._malformed = MalformedObjects()
         self._back_off = Backoff(timing.first_retry_s, timing.longest_retry_s)
 
     @property
@@ -230,7 +229,7 @@ class Informer(Generic[T]):
             events = self.kind.watch_decoder.decode_lines(lines)
             if any(event.type == "ERROR" for event in events):  # a Status may pass for a poor object
                 events, failed = self._one_by_one(lines)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             events, failed = self._one_by_one(lines)
         for event in events:
             self._note(event, changes)
@@ -257,12 +256,12 @@ class Informer(Generic[T]):
         events: list[WatchEvent[T]] = []
         for line in lines.splitlines():
             try:
-                event = raw_watch_decoder.decode(line)
+                event = raw_watch_decoder.decode(cut_deep(line) if len(line) > DEEPEST else line)
             except msgspec.MsgspecError as error:
                 return events, Unavailable(f"watch of {self.kind}: not a line of a watch: {error}")
             if event.type == "ERROR":
                 return events, _error_in(event.object)
-            found = self._malformed.decode(self.kind, event.object)
+            found = self._api.malformed.decode(self.kind, event.object, is_gone=event.type == "DELETED")
             if found is not None:
                 events.append(WatchEvent(event.type, found))
         return events, None

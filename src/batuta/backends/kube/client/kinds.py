@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +19,7 @@ Item = TypeVar("Item")
 """An object, or its JSON where objects are decoded one by one: one of them is malformed, or a Status."""
 _log = logging.getLogger(__name__)
 _MOST_REMEMBERED = 10_000
+_LONGEST_NAME = 320
 
 
 class Stored(Protocol):
@@ -147,33 +150,76 @@ NODE_TOPOLOGY: Final = Kind(
 )
 
 
+class _Identity(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
 class _Named(msgspec.Struct):
-    metadata: Meta = msgspec.field(default_factory=Meta)
+    metadata: _Identity = msgspec.field(default_factory=_Identity)
+
+
+DEEPEST: Final = 128
+"""Levels of an object that are looked at where it is too deep for a decoder, which recurses."""
+_TOO_DEEP: Final = b'"\\u0000 deeper than Batuta reads"'
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
+def cut_deep(json: bytes | msgspec.Raw) -> bytes:
+    """The same JSON, with a mark in the place of every list and object that is deeper than `DEEPEST`."""
+    raw, depth, kept, parts = bytes(json), 0, 0, list[bytes]()
+    for token in _TOKENS.finditer(raw):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                if depth == DEEPEST + 1:
+                    parts += [raw[kept : token.start()], _TOO_DEEP]
+            case b"]" | b"}":
+                depth -= 1
+                if depth == DEEPEST:
+                    kept = token.end()
+    return b"".join([*parts, raw[kept:]]) if depth <= DEEPEST else b"".join(parts)
+
+
+OnMalformed: TypeAlias = Callable[[Kind[Any], Meta, str, bool], None]
+"""Told of each object that cannot be decoded, why, and whether it is gone; whenever a list or a watch shows it."""
 
 
 class MalformedObjects:
-    """Decodes objects one by one; those that cannot be decoded are left out, and logged once each."""
+    """Decodes objects one by one; those that cannot be decoded are left out, and told or logged once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_malformed: OnMalformed | None = None) -> None:
         self._told: set[tuple[str, str]] = set()
+        self.on_malformed = on_malformed
 
     def keep_good(self, kind: Kind[T], raws: Iterable[msgspec.Raw]) -> list[T]:
         return [found for raw in raws if (found := self.decode(kind, raw)) is not None]
 
-    def decode(self, kind: Kind[T], raw: msgspec.Raw) -> T | None:
+    def decode(self, kind: Kind[T], raw: msgspec.Raw, *, is_gone: bool = False) -> T | None:
         try:
+            if _TOO_DEEP in bytes(raw):
+                raise msgspec.DecodeError(f"it is nested more than {DEEPEST} levels deep")
             return kind.decode(raw)
-        except msgspec.MsgspecError as error:
-            who = _name_in(raw)
-            if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
-                self._told.add((str(kind), who))
-                _log.warning("%s %s is malformed and left out: %s", kind, who, error)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            metadata = _metadata_in(raw)
+            if self.on_malformed is not None:
+                self.on_malformed(kind, metadata, str(error), is_gone)
+            else:
+                self._tell(kind, metadata, error)
             return None
 
+    def _tell(self, kind: Kind[Any], metadata: Meta, error: Exception) -> None:
+        name = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+        who = name[:_LONGEST_NAME] or "without a readable name"
+        if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
+            self._told.add((str(kind), who))
+            _log.warning("%s %s is malformed and left out: %s", kind, who, error)
 
-def _name_in(raw: msgspec.Raw) -> str:
-    try:
-        metadata = msgspec.json.decode(raw, type=_Named).metadata
-    except msgspec.MsgspecError:
-        return "without a readable name"
-    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+def _metadata_in(raw: msgspec.Raw) -> Meta:
+    """What can be read of an object's metadata: its name, if nothing else."""
+    with suppress(msgspec.MsgspecError, RecursionError):
+        found = msgspec.json.decode(cut_deep(raw), type=_Named).metadata
+        return Meta(name=found.name, namespace=found.namespace, uid=found.uid)
+    return Meta()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import LARGEST_WHOLE, LATEST_S, MOST_GPUS, by_gpu, read_json, read_whole
 from batuta.core.health_record import WHOLE_NODE, Record, State
 from batuta.core.health_rules import Action
 from batuta.core.health_signals import Figure, Values
@@ -24,20 +25,23 @@ LONGEST_TEXT: Final = 240  # characters of what follows a code: rules look at th
 MOST_OWNERS: Final = 16
 _SOURCES: Final = ("xid", "sxid")
 _MOST_BYTES: Final = 64 << 10
-MOST_GPUS: Final = 1024
 _NAMES: Final = frozenset(Figure)
 OWN: Final = "BatutaUnhealthy"
 _KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, lt=LATEST_S)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
+
+
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. Numbers count up over restarts of the agent: who has seen one knows it by its number."""
 
-    n: int
-    time: float  # when it was read, by the node's clock
+    n: Count
+    time: Seconds  # when it was read, by the node's clock
     source: str = "xid"
-    code: int = 0
-    gpu: int | None = None  # None: not about a GPU, or the GPU is unknown
+    code: Count = 0
+    gpu: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)] | None = None  # None: not about a GPU, or the GPU is unknown
     text: str = ""
     owners: tuple[str, ...] = ()  # whose pods were hit, as `namespace/job/pod`; empty where the agent cannot tell
 
@@ -52,14 +56,14 @@ def write_notes(notes: Iterable[NodeNote]) -> str:
 
 def read_notes(text: str) -> tuple[NodeNote, ...]:
     """The notes of an annotation in the order of their numbers; what cannot be read says nothing."""
-    found = objects.decode_annotation(text, list[NodeNote], [])
+    found = read_json(text, list[NodeNote], [])
     known = {note.n: note for note in found if note.n > 0 and note.source in _SOURCES}
     return tuple(note for _, note in sorted(known.items()))
 
 
 def read_seen(text: str) -> int:
     """The number of the last note that is dealt with; 0 where nothing is."""
-    return int(text) if text.isdecimal() and len(text) < 20 else 0
+    return read_whole(text) or 0
 
 
 def write_figures(found: Mapping[int, Values]) -> str:
@@ -70,12 +74,10 @@ def write_figures(found: Mapping[int, Values]) -> str:
 
 def read_figures(text: str) -> dict[int, dict[Figure, int]]:
     """The figures by GPU. Unreadable text and unknown figures are left out."""
-    plain = objects.decode_annotation(text, dict[str, dict[str, int]], {})
-    known = {int(gpu): told for gpu, told in plain.items() if gpu.isdecimal() and len(gpu) < 5}
+    plain = read_json(text, dict[str, dict[str, int]], {})
     return {
-        gpu: {Figure(name): value for name, value in told.items() if name in _NAMES and value >= 0}
-        for gpu, told in known.items()
-        if gpu < MOST_GPUS
+        gpu: {Figure(name): value for name, value in told.items() if name in _NAMES and 0 <= value <= LARGEST_WHOLE}
+        for gpu, told in by_gpu(plain).items()
     }
 
 
@@ -84,13 +86,13 @@ class ComponentHealth(msgspec.Struct, kw_only=True):
 
     state: str
     reason: str = ""
-    since_s: float = 0.0
+    since_s: Seconds = 0.0
     who: str = ""
     remedy: str = ""
     held: bool = False
-    until_s: float | None = None
-    flaps: int = 0
-    incidents: int = 0
+    until_s: Seconds | None = None
+    flaps: Count = 0
+    incidents: Count = 0
 
     def record(self) -> Record:
         """The same for the state machine; raises ValueError for unknown words."""
@@ -116,12 +118,11 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     def by_gpu(self) -> dict[int, ComponentHealth]:
         """The GPUs by their numbers, and the node itself under `WHOLE_NODE`."""
         own = {} if self.node is None else {WHOLE_NODE: self.node}
-        known = {int(text): one for text, one in self.gpus.items() if text.isdecimal() and len(text) < 5}
-        return own | {gpu: one for gpu, one in known.items() if gpu < MOST_GPUS}
+        return own | by_gpu(self.gpus)
 
 
 def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
-    return objects.decode_annotation(annotations.get(names.HEALTH, ""), NodeHealth, NodeHealth())
+    return read_json(annotations.get(names.HEALTH), NodeHealth, NodeHealth())
 
 
 def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:

@@ -14,6 +14,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.gpu_table import gpus_of_node
 from batuta.backends.kube.binder.requests import pod_requests
+from batuta.backends.kube.bounded_text import read_gpus
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.health.taints import PREFIX
 from batuta.backends.kube.operator.nodes import count
@@ -201,7 +202,7 @@ class BurnInController:
             asked = pod_requests(pod)
             if not any(asked.get(name) for name in (*self._gpu_resources, *_SHARES)):
                 continue
-            given = objects.gpu_indices(pod.metadata.annotations)
+            given = read_gpus(pod.metadata.annotations)
             if target.gpu == WHOLE_NODE or not given or target.gpu in given:
                 return True
         return False

@@ -14,6 +14,7 @@ from typing import Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.binder.gpu_table import gpus_of_node
+from batuta.backends.kube.bounded_text import read_gpus
 from batuta.backends.kube.health.annotations import condition_lines, read_figures, read_notes, read_seen, records_on
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.health.taints import cordoned_by, cordoned_s, has_removed_taint, mended
@@ -260,7 +261,7 @@ class TerminationMessages:
             job, uid = self._jobs_on_nodes.owner(pod), pod.metadata.uid
             if job is None or uid in memory.heeded:
                 continue
-            worker = Span(pod.spec.node_name, objects.gpu_indices(pod.metadata.annotations))
+            worker = Span(pod.spec.node_name, read_gpus(pod.metadata.annotations))
             lines = [line[:_LONGEST] for line in termination_message(pod).splitlines()]
             for finding in findings_in(memory.book.rules, lines, worker, job, now_s):
                 memory.heeded[uid] = now_s

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Conflict, NotFound
 from batuta.backends.kube.client.kinds import NODE
-from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.crd import time_text
 from batuta.backends.kube.health.annotations import OWN, read_node_health
 from batuta.backends.kube.health.state import HealthState
 from batuta.backends.kube.operator.workqueue import AskFn
@@ -203,7 +204,7 @@ def cordoned_by(node: objects.Node) -> str:
 def cordoned_s(node: objects.Node) -> float:
     """Since when; 0 if unknown. The node controller makes a taint of a cordon, with its time."""
     keys = (_UNSCHEDULABLE, names.UNHEALTHY)
-    times = (seconds(taint.time_added) for key in keys for taint in node.spec.taints if taint.key == key)
+    times = (read_time(taint.time_added) for key in keys for taint in node.spec.taints if taint.key == key)
     return next(filter(None, times), 0.0)
 
 

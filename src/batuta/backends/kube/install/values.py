@@ -25,6 +25,8 @@ Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]
 Repository: TypeAlias = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")]
 Digest: TypeAlias = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 SecretKey: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")]
+# It stands in an expression, in quotes.
+UserName: TypeAlias = Annotated[str, StringConstraints(pattern=r"""^[^'"\\\s]+$""", max_length=253)]
 NonEmpty: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 Strings: TypeAlias = dict[str, str]
@@ -237,6 +239,30 @@ class Postgres(Settings):
     secret_key: SecretKey = Field(default="url", description="the key below which it stands: postgresql://…")
 
 
+class AdmissionPolicy(Settings):
+    """What the API server refuses to all but Batuta."""
+
+    enabled: bool = Field(
+        default=True,
+        description="make ValidatingAdmissionPolicies, which reserve what Batuta writes on pods for its own accounts; "
+        "needs Kubernetes 1.30",
+    )
+    exempt_namespaces: list[DnsLabel] = Field(
+        default=["kube-system", "gpu-operator"],
+        min_length=1,
+        description="namespaces in which all may be written, such as those of drivers that test GPUs node by node",
+    )
+    controllers: list[UserName] = Field(
+        default=[
+            "system:kube-controller-manager",
+            "system:serviceaccount:kube-system:job-controller",
+            "system:serviceaccount:mpi-operator:mpi-operator",
+        ],
+        description="users that make pods from the templates of Jobs and MPIJobs",
+    )
+    users: list[UserName] = Field(default=[], description="further users who may write all of it")
+
+
 class Journal(Settings):
     """Where events and plans are kept."""
 
@@ -281,9 +307,12 @@ class DisruptionBudget(Settings):
 class NetworkRules(Settings):
     """Who may talk to the operator."""
 
-    enabled: bool = Field(default=False, description="make a NetworkPolicy")
+    enabled: bool = Field(
+        default=True, description="make NetworkPolicies; false lets everything in the cluster reach operator and agents"
+    )
     ingress_from: list[Raw] = Field(
-        default=[], description="NetworkPolicy peers that may reach the API; empty means all"
+        default=[],
+        description="NetworkPolicy peers that may reach API and metrics; pods of the release's namespace always may",
     )
     egress: list[Raw] = Field(
         default=[],
@@ -336,9 +365,14 @@ class Values(Settings):
     )
     service_account: ServiceAccount = Field(default=ServiceAccount(), description="who the operator is")
     rbac: Rbac = Field(default=Rbac(), description="what the operator and people may do")
+    admission_policy: AdmissionPolicy = Field(
+        default=AdmissionPolicy(), description="what the API server refuses to all but Batuta"
+    )
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
-    open_metrics: bool = Field(default=True, description="/metrics needs no token")
+    open_metrics: bool = Field(
+        default=False, description="/metrics needs no token; else it needs that of a user who may list UnifiedJobs"
+    )
     metrics_per_job: int = Field(default=50, ge=0, description="how many jobs have metrics of their own; 0 for none")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="what the operator tells of itself")
     resources: Resources = Field(default=_resources("500m", "512Mi", "2Gi"), description="what a replica asks for")

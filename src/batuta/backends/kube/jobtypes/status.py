@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batuta.backends.kube import names
+from batuta.backends.kube.bounded_text import read_whole
 from batuta.backends.kube.jobtypes.job_type import ChildKind, JobStatus, Observed, Outcome, Run
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER, WORKER
 from batuta.backends.kube.objects import Batch, Pod, Terminated
+from batuta.backends.kube.unified_job.model import MOST_REPLICAS
 
 OVER: Final = ("Succeeded", "Failed")
 _LONGEST_MESSAGE: Final = 1024
@@ -21,10 +23,9 @@ def members(pods: Iterable[Pod], run: Run, role: str = WORKER) -> list[Pod]:
 
 
 def replica_by_label(pod: Pod, label: str = names.REPLICA_INDEX) -> int | None:
-    text = pod.metadata.labels.get(label, "")
-    if pod.metadata.labels.get(names.ROLE) == LAUNCHER or not (text.isascii() and text.isdigit()):
+    if pod.metadata.labels.get(names.ROLE) == LAUNCHER:
         return None
-    return int(text)
+    return read_whole(pod.metadata.labels.get(label), most=MOST_REPLICAS - 1)
 
 
 def is_ready(pod: Pod) -> bool:

@@ -96,8 +96,8 @@ class KueueAdmissionGate:
         """Made anew only when it is another: a job is looked at much more often than it changes."""
         made_of = uj.metadata.uid, uj.metadata.generation, job, is_wanted
         if self._made_of.get(uj.id) != made_of:
-            self._made_of[uj.id] = made_of
             self._asking[uj.id] = request_of_unified_job(uj, job, is_wanted)
+            self._made_of[uj.id] = made_of
         return self._asking[uj.id]
 
     def take(self, changed: Changed, now_s: float) -> None:

@@ -24,7 +24,7 @@ class KueueObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
     metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
-    value: int = 0
+    value: objects.Int32 = 0
     description: str = ""
 
     def plain(self, kind: Kind[Any]) -> dict[str, Any]:

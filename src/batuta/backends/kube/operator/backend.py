@@ -19,7 +19,7 @@ from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, QUOTA
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteQueue, Written, patch_object
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, Unreadable, WriteQueue, Written, patch_object
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from batuta.core.event import Event, Planned
@@ -46,11 +46,15 @@ class KubeBackend:
     def look_first(self) -> None:
         """Takes in what the informers have listed, before anything is decided."""
         now_s = self.clock()
-        waiting = [message for message in self.inbox.take(0.0) if isinstance(message, Changed)]
+        messages = self.inbox.take(0.0)
+        waiting = [message for message in messages if isinstance(message, Changed)]
         # Objects that are referred to come before those that refer to them.
         order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
             self.reconciler.take(message, now_s)
+        for found in messages:
+            if isinstance(found, Unreadable):
+                self.reconciler.unreadable(found, now_s)
         self.reconciler.finish_first_look(now_s)
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
@@ -101,6 +105,8 @@ class KubeBackend:
                     woken = True
                 case Changed():
                     self.reconciler.take(message, now_s)
+                case Unreadable():
+                    self.reconciler.unreadable(message, now_s)
                 case Written():
                     self.reconciler.heard(message, now_s)
                 case LogReport():
@@ -137,7 +143,7 @@ class OutlookObserver(Observer):
             touched.update(self._restless(world))
         for job in touched:
             if job in world.jobs:
-                self._show(world, plan, job)
+                self._reconciler.guard(job, partial(self._show, world, plan, job), world.now_s)
         if now_s >= self._sweep_s:
             self._sweep_s = self._clock() + max(SWEEP_S, SPARING * (self._clock() - now_s))
 

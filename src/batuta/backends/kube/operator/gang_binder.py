@@ -17,6 +17,7 @@ from batuta.backends.kube.operator.context import PodGroup, Timing
 from batuta.backends.kube.operator.workqueue import WriteQueue, Written
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
+from batuta.engine.fence import sentence
 
 BIND = "bind/"
 
@@ -45,6 +46,7 @@ class BindFailure:
     pod_group: PodGroup
     why: str
     nodes: tuple[NodeName, ...]
+    fault: Exception | None = None  # a fault of the operator's, not of the nodes
 
 
 class GangBinder:
@@ -110,6 +112,8 @@ class GangBinder:
             self.refusals.pop(groups[key].job, None)
             self._postponed_s.pop(key, None)
             self._bind(groups[key], bindings, now_s)
+        for key, fault in outcome.faults:
+            failures.append(BindFailure(groups[key], sentence(fault), (), fault))
         for refusal in outcome.refusals:
             pod_group = groups[refusal.group]
             if all(placement.place is None for placement in pod_group.placements):

@@ -13,10 +13,11 @@ from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import pod_key
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.client.api import Api, Patch
 from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.crd import time_text
 from batuta.backends.kube.operator.context import KnownJob, PodGroup, PodPlacement, ReconcileContext, placement_from
 from batuta.backends.kube.operator.gangs import GangId, GangPods, assign_pods, job_of
 from batuta.backends.kube.operator.workqueue import build_event, create_event, delete_object, reference
@@ -118,7 +119,7 @@ class UnplannedPlacements:
         priority, keeps_until_s = first.spec.priority, 0.0
         if self._partly_s is not None:
             priority, keeps_until_s = BEFORE_ALL, self._partly_s + self.context.timing.gang_timeout_s
-        since_s = seconds(first.metadata.creation_timestamp)
+        since_s = read_time(first.metadata.creation_timestamp) or 0.0
         self.context.request_binding(PodGroup(key, self.job, waiting, priority, since_s, keeps_until_s))
         return math.inf
 

@@ -13,8 +13,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import is_over, pod_key
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
-from batuta.backends.kube.crd import seconds
-from batuta.backends.kube.objects import gpu_indices
+from batuta.backends.kube.bounded_text import read_gpus, read_time, read_whole
 from batuta.core import cluster
 from batuta.core.cluster import NodeName, Span
 from batuta.core.curve import linear_curve
@@ -24,7 +23,7 @@ from batuta.engine.jobs.outcome import Outcome, RunEnd
 
 JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ALONE: Final = 1
-_DIGITS: Final = 10
+MOST_MEMBERS: Final = 1_000_000_000  # of a gang; more are never all there
 MADE_ANEW: Final = ("job", "jobset")  # kinds of gangs whose owner makes other pods when some are gone
 _OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}
 _NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)  # no node meets this
@@ -88,14 +87,13 @@ class Owners:
             case "podgroup" if (group := self.pod_groups.get(gang.key)) is not None:
                 found = group.spec.min_member
             case "workload" if (workload := self.workload_groups.get(gang.key)) is not None:
-                policy = workload.spec.get("schedulingPolicy") or {}
-                found = _whole((policy.get("gang") or {}).get("minCount"), ALONE)
+                found = _whole(_part(workload.spec, "schedulingPolicy", "gang").get("minCount"), ALONE)
         return None if found is None else max(found, ALONE)
 
 
 def _said_size(meta: objects.Meta) -> int | None:
-    said = meta.annotations.get(names.GANG_SIZE) or meta.labels.get(names.GANG_SIZE) or ""
-    return int(said) if said.isdecimal() and len(said) < _DIGITS and int(said) > 0 else None
+    said = meta.annotations.get(names.GANG_SIZE) or meta.labels.get(names.GANG_SIZE)
+    return read_whole(said, least=ALONE, most=MOST_MEMBERS)
 
 
 def _job_size(job: objects.Batch) -> int:
@@ -108,14 +106,22 @@ def _job_size(job: objects.Batch) -> int:
 
 def _job_set_size(job_set: objects.Batch) -> int:
     total = 0
-    for part in job_set.spec.get("replicatedJobs") or ():
-        spec = (part.get("template") or {}).get("spec") or {}
-        total += _whole(part.get("replicas"), ALONE) * _whole(spec.get("parallelism"), ALONE)
+    parts = job_set.spec.get("replicatedJobs")
+    for part in parts if isinstance(parts, list) else ():
+        replicas, spec = _part(part), _part(part, "template", "spec")
+        total += _whole(replicas.get("replicas"), ALONE) * _whole(spec.get("parallelism"), ALONE)
     return total
 
 
+def _part(value: Any, *path: str) -> Mapping[str, Any]:
+    """The object at a place of another; empty where there is none."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
 def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
+    return min(value, MOST_MEMBERS) if isinstance(value, int) else otherwise
 
 
 class PodAssignment(NamedTuple):
@@ -164,7 +170,7 @@ class GangPods:
     def bound(self) -> dict[str, Span]:
         """Pods that stay and are bound to an existing node; oldest first."""
         return {
-            pod_key(pod): Span(pod.spec.node_name, gpu_indices(pod.metadata.annotations))
+            pod_key(pod): Span(pod.spec.node_name, read_gpus(pod.metadata.annotations))
             for pod in self.staying()
             if pod.spec.node_name and self.has_node(pod.spec.node_name)
         }
@@ -223,7 +229,7 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int) -> Job:
     asked = dict(cls.requests)
     return Job(
         id=job,
-        submit_s=seconds(pod.metadata.creation_timestamp),
+        submit_s=read_time(pod.metadata.creation_timestamp) or 0.0,
         size=gpus,
         min=gpus,
         max=gpus,

@@ -18,7 +18,7 @@ from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds as kueue
 from batuta.backends.kube.objects import Batch, Pod
 from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
-from batuta.backends.kube.operator.workqueue import Changed, Inbox
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, Unreadable
 from batuta.backends.kube.trial.model import TRIAL_RUN
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 
@@ -91,6 +91,7 @@ class InformerSet:
 
     async def start(self) -> None:
         """Returns when all that is there has been listed."""
+        self.api.malformed.on_malformed = lambda *what: self.inbox.put(Unreadable(*what))
         informers = [one for kind in ALWAYS for one in self._watch(kind, kind)]
         if self.files is not None:
             informers.append(self._watch_files(*self.files))

@@ -11,6 +11,7 @@ import msgspec
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.gpu_table import STALE_S
+from batuta.backends.kube.bounded_text import read_json
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.operator.cache import ObjectCache
@@ -27,7 +28,6 @@ AGAIN_S: Final = 300.0
 """What stays the same is told again after so long: the World forgets what it has not heard for a while."""
 _STEP: Final = 0.1
 _IDLE: Final = 0.02
-_MOST_GPUS: Final = 1024
 _ALONE: Final[Mapping[JobId, float]] = {}
 
 
@@ -82,7 +82,8 @@ class NodeController:
 
     def tell_others(self, booked_on: Callable[[NodeName], Collection[str]], now_s: float) -> None:
         """Tells the World what it does not know yet; `booked_on` has the pods of its jobs on a node."""
-        for name in self._doubtful:
+        while self._doubtful:
+            name = self._doubtful.pop()  # first of all: a node that cannot be told of holds up no other
             if name not in self.reporter:
                 continue
             held = self.context.cluster.others(name, booked_on(name))
@@ -90,7 +91,6 @@ class NodeController:
             if self.told.get(name, Used()) != used:
                 self.told[name] = used
                 self.context.say(ev.OthersUse(now_s, name, *used))
-        self._doubtful.clear()
 
     def _tell(self, name: NodeName, now_s: float) -> None:
         node, was_there = self.observed.nodes.get(name), name in self.reporter
@@ -127,7 +127,7 @@ class UsageReporter:
         # A report from the future comes from a clock that is wrong.
         time_s = min(found.time, now_s)
         self._reported_s[name] = time_s
-        known = {one.index: one.utilisation for one in found.gpus if 0 <= one.index < _MOST_GPUS}
+        known = {one.index: one.utilisation for one in found.gpus}
         gpus = tuple(known.get(index) for index in range(max(known, default=-1) + 1))
         news = ev.GpusUsed(time_s, name, gpus, tuple(sorted(sharers.items())), cause="agent")
         before = self._told.get(name)
@@ -170,11 +170,7 @@ class _PodReport(msgspec.Struct):
 
 def pod_use(annotations: Mapping[str, str]) -> float | None:
     """What a pod has of its GPU, by the word of its node's agent; None where that is not known."""
-    text = annotations.get(names.POD_USAGE, "")
-    try:
-        found = msgspec.json.decode(text, type=_PodReport).utilisation if text else None
-    except msgspec.MsgspecError:
-        return None
+    found = read_json(annotations.get(names.POD_USAGE), _PodReport, _PodReport()).utilisation
     return None if found is None else min(max(found.mean, 0.0), 1.0)
 
 

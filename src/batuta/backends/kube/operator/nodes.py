@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.gpu_table import gpus_of_node
+from batuta.backends.kube.binder.gpu_table import MOST_MEMORY_MIB, gpus_of_node
 from batuta.backends.kube.binder.requests import amount, units
+from batuta.backends.kube.bounded_text import MOST_GPUS, read_whole
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
 from batuta.core.node_table import OFFERS_SHARES
@@ -44,15 +45,16 @@ def read_node(
     if resource is None and not count(allocatable, "cpu"):
         return None  # its kubelet has not said yet what it has, and to the World 0 would be "not counted"
     shared = gpus_of_node(node) if resource in _SHARES else ()
-    gpus = len(shared) or (count(allocatable, resource) if resource is not None else 0)
+    gpus = len(shared) or (min(count(allocatable, resource), MOST_GPUS) if resource is not None else 0)
     well = [card for card in shared if not card.is_ill]
     memory_mib = min((card.memory_mib for card in well), default=0)
+    labelled_mib = read_whole(labels.get(names.GPU_MEMORY_LABEL), most=MOST_MEMORY_MIB)
     return Node(
         name=node.metadata.name,
         gpus=gpus,
         # The product as the node is labelled, else who makes it.
         gpu_type="" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
-        gpu_memory_mib=memory_mib or _number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
+        gpu_memory_mib=memory_mib or labelled_mib or DEFAULT_GPU_MEMORY_MIB,
         cpus_milli=count(allocatable, "cpu"),
         memory_mib=count(allocatable, "memory") // _MIB,
         rack=_first(labels, names.RACK_LABELS),
@@ -102,16 +104,12 @@ def _numa(topology: objects.NodeResourceTopology | None, resource: str, gpus: in
     for k, zone in enumerate(topology.zones if topology is not None else ()):
         for own in zone.resources:
             if own.name == resource:
-                groups.extend([k] * units(resource, amount(own.allocatable)))
+                groups.extend([k] * min(units(resource, amount(own.allocatable)), MOST_GPUS))
     return tuple(groups) if len(groups) == gpus else ()
 
 
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
     return next((labels[key] for key in keys if labels.get(key)), "")
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
 class NodeReporter:

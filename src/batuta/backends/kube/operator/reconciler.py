@@ -8,23 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster, is_over, pod_key
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext
 from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBinder
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.node_controller import NodeController
 from batuta.backends.kube.operator.owner_index import ChangeHandler, OwnerIndex, ReferenceIndex
+from batuta.backends.kube.operator.placement_claims import PlacementClaims
+from batuta.backends.kube.operator.quarantine import Quarantine
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
-from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.backends.kube.operator.workqueue import Changed, Unreadable, Written
 from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
 from batuta.core import event as ev
@@ -52,7 +55,9 @@ class Controller(Protocol):
 STUCK_AFTER_S = 60.0
 """A pod that should have ended so long ago is not waited for: its node hangs, or a finalizer holds it."""
 LOOK_AGAIN_S = 30.0  # a job that could not be handled is looked at again after this
-JOBS, REPORTS = "jobs", "progress reports"  # parts that may fail for one job, and hold up no other
+JOBS, REPORTS, ANSWERS = "jobs", "progress reports", "answers to writes"
+"""Parts that may fail for one job, and hold up no other."""
+FOREIGN_USE = "what others use of nodes"
 TRY_EVERY_S = 1.0  # pods that the binder alone has refused are tried again so often at most
 
 
@@ -74,6 +79,7 @@ class Reconciler:
         `namespaces`: where jobs may be; pods of others are none of ours. Empty for everywhere.
         """
         self._fence = fence or NoFence()
+        self.quarantine = Quarantine(self._fence, context.writes)
         self._owner_index = OwnerIndex(context, observed, known, namespaces)
         self.runs: dict[JobId, JobReconciler] = self._owner_index.runs  # all jobs that there are now
         self.settled = observed.settled  # UnifiedJobs that are over and done with
@@ -83,6 +89,7 @@ class Reconciler:
         self._observed = observed
         self._cluster: Cluster = context.cluster
         self._nodes = nodes
+        self._claims = PlacementClaims(context.cluster)
         self._referred = ReferenceIndex(observed, context.cluster, self.runs)
         self._dirty: dict[JobId, None] = {}
         self._due: dict[JobId, float] = {}  # when runs want to be driven even if nothing happens
@@ -92,7 +99,6 @@ class Reconciler:
         self._ended: dict[JobId, None] = {}  # jobs that are over and may be done with
         self.needs: list[Callable[[JobId], bool]] = []  # who still needs a job that is over, beside itself
         self._takers: dict[Kind[Any], Callable[[Change[Any], float], None]] = {
-            kinds.POD: self._pod,
             kinds.NODE: partial(self._node, nodes.node),
             kinds.NODE_TOPOLOGY: partial(self._node, nodes.topology),
             UNIFIED_JOB: self._unified_job,
@@ -101,15 +107,53 @@ class Reconciler:
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Takes in what the API server has shown."""
-        taker = self._takers.get(changed.kind)
-        if taker is not None:
-            for change in changed.changes:
-                taker(change, now_s)
-        self._ask_controllers(lambda controller: controller.take(changed, now_s))
+        if changed.kind is kinds.POD:
+            self._take_pods(changed, now_s)
+            return
+        taker = self._takers.get(changed.kind, _ignore)
+        self.quarantine.take(changed.kind, changed.changes, lambda change: taker(change, now_s), now_s)
+        for controller in self.controllers:
+            self._hand_to(controller, changed, now_s)
+
+    def _take_pods(self, changed: Changed, now_s: float) -> None:
+        """All parts see pods with the GPUs that they are believed to hold."""
+        checked: list[Change[Any]] = []
+
+        def take_one(change: Change[Any]) -> None:
+            checked.append(self._claims.checked(change))
+            self._pod(checked[-1], now_s)
+
+        self.quarantine.take(kinds.POD, changed.changes, take_one, now_s)
+        for controller in self.controllers:
+            self._hand_to(controller, replace(changed, changes=checked), now_s)
+
+    def _hand_to(self, controller: Controller, changed: Changed, now_s: float) -> None:
+        """All changes together; and where that fails one by one, so that one object costs no other its turn."""
+        try:
+            controller.take(changed, now_s)
+        except Exception as error:
+            if not changed.changes:
+                self._fence.failed(type(controller).__name__, error)
+
+            def take_one(change: Change[Any]) -> None:
+                controller.take(replace(changed, changes=(change,)), now_s)
+
+            self.quarantine.take(changed.kind, changed.changes, take_one, now_s)
+
+    def unreadable(self, found: Unreadable, now_s: float) -> None:
+        """Takes in that an informer could not decode an object; what was known of it before still holds."""
+        if found.is_gone:
+            self.quarantine.release(found.kind, found.metadata)
+        else:
+            self.quarantine.add(found.kind, found.metadata, ValueError(found.why), now_s)
 
     def heard(self, written: Written, now_s: float) -> None:
         """Takes in the answer to a write."""
         self._context.writes.heard(written, now_s)
+        with self._fence.around(ANSWERS):
+            self._hear(written, now_s)
+
+    def _hear(self, written: Written, now_s: float) -> None:
         if written.key.startswith(BIND):
             self._refuse(now_s, self._gang_binder.heard(written, now_s))
             return
@@ -152,6 +196,7 @@ class Reconciler:
 
     def finish_first_look(self, now_s: float) -> None:
         """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
+        self._claims.is_first_look = False
         self._nodes.finish_first_look(now_s)
         self._owner_index.finish_first_look()
         self.drive(now_s)
@@ -181,25 +226,39 @@ class Reconciler:
         self._tell_refused(tried, now_s)
         self._nodes.doubt(*self._gang_binder.given)
         self._gang_binder.given.clear()
-        self._nodes.tell_others(self._booked_on, now_s)
+        with self._fence.around(FOREIGN_USE):
+            self._nodes.tell_others(self._booked_on, now_s)
         self._ask_controllers(lambda controller: controller.drive(now_s))
-        self._settle_all()
+        self._settle_all(now_s)
         self._context.writes.send()
         self._context.listening.send()
 
+    def guard(self, job: JobId, act: Callable[[], object], now_s: float) -> bool:
+        """Does something for one job; whether that worked. What is raised holds up that job, and no other."""
+        try:
+            act()
+        except Exception as error:
+            self._break(job, error, now_s)
+            return False
+        return True
+
+    def _break(self, job: JobId, error: Exception, now_s: float) -> None:
+        """A job could not be handled: its object says so, and it is looked at again by and by."""
+        error.add_note(f"job {job}")
+        run = self.runs.get(job)
+        self._due[job] = now_s + LOOK_AGAIN_S
+        kind, meta = _shown_on(run)
+        self.quarantine.add(kind, meta, error, now_s, step="drive", part=JOBS)
+        if isinstance(run, UnifiedJobReconciler):
+            with suppress(Exception):  # what is wrong with it may be in its way here, too
+                run.broke(error, now_s)
+
     def _drive(self, run: JobReconciler, now_s: float) -> None:
         was_booked = run.is_booked
-        try:
-            run.drive(now_s)
-        except Exception as error:
-            # An unexpected error holds up one job, and not all: it is looked at again by and by.
-            error.add_note(f"job {run.id}")
-            self._fence.failed(JOBS, error)
-            self._due[run.id] = now_s + LOOK_AGAIN_S
-            if isinstance(run, UnifiedJobReconciler):
-                with suppress(Exception):  # what is wrong with it may be in its way here, too
-                    run.broke(error, now_s)
+        if not self.guard(run.id, partial(run.drive, now_s), now_s):
             return
+        if self.quarantine:
+            self.quarantine.release(*_shown_on(run), "drive")
         self._note_due(run)
         if run.is_booked != was_booked:
             self._nodes.doubt(*filter(None, map(self._cluster.node_of, run.pods())))
@@ -228,7 +287,8 @@ class Reconciler:
             return
         is_time = now_s >= self._try_s
         for job in self._gang_binder.refusals:
-            if is_time or self.runs[job].is_urgent:
+            run = self.runs.get(job)
+            if is_time or (run is not None and run.is_urgent):
                 self.touch(job)
         if is_time:
             self._has_more_room, self._try_s = False, now_s + TRY_EVERY_S
@@ -238,15 +298,17 @@ class Reconciler:
         for job in jobs:
             run, refusal = self.runs.get(job), self._gang_binder.refusals.get(job)
             if isinstance(run, GangReconciler) and refusal is not None and run.waits(refusal.message):
-                run.tell_why(now_s)
+                self.guard(job, partial(run.tell_why, now_s), now_s)
                 self._note_due(run)
 
     def _refuse(self, now_s: float, *failures: BindFailure | None) -> None:
         for failure in filter(None, failures):
             job = failure.pod_group.job
             if job in self.runs:
-                self.runs[job].refused(failure.why, failure.nodes, now_s)
+                self.guard(job, partial(self.runs[job].refused, failure.why, failure.nodes, now_s), now_s)
                 self.touch(job)
+            if failure.fault is not None:
+                self._break(job, failure.fault, now_s)
 
     def _is_being_left(self, now_s: float, node: NodeName) -> bool:
         return any(self._is_leaving(key, now_s) for key in self._cluster.pods_on(node))
@@ -258,8 +320,10 @@ class Reconciler:
         deleted = pod.metadata.deletion_timestamp
         if run is None:
             # A job that is over and forgotten, or the pod of another owner. The time is when its grace ends.
-            return bool(deleted) and now_s < seconds(deleted) + STUCK_AFTER_S
-        return bool(deleted) or run.leaves(pod)
+            return bool(deleted) and now_s < (read_time(deleted) or 0.0) + STUCK_AFTER_S
+        leaves: list[bool] = []
+        self.guard(run.id, lambda: leaves.append(bool(deleted) or run.leaves(pod)), now_s)
+        return leaves == [True]
 
     def _pod(self, change: Change[objects.Pod], now_s: float) -> None:
         pod = change.object
@@ -290,17 +354,20 @@ class Reconciler:
         if run is not None:
             self.touch(run.id)
 
-    def _settle_all(self) -> None:
+    def _settle_all(self, now_s: float) -> None:
         """Puts finished jobs aside. Should their objects change, they are met again."""
         for job in list(self._ended):
-            run = self.runs.get(job)
-            if not isinstance(run, UnifiedJobReconciler) or not run.is_settled:
-                del self._ended[job]
-            elif not self._context.writes.is_busy(f"{job}//") and not any(needs(job) for needs in self.needs):
-                del self._ended[job]
-                self._observed.settle(run.uj, run.pods(), run.expires_s)
-                self._context.writes.forget_all(f"{job}//")
-                self._drop(run)
+            self.guard(job, partial(self._settle, job), now_s)
+
+    def _settle(self, job: JobId) -> None:
+        run = self.runs.get(job)
+        if not isinstance(run, UnifiedJobReconciler) or not run.is_settled:
+            del self._ended[job]
+        elif not self._context.writes.is_busy(f"{job}//") and not any(needs(job) for needs in self.needs):
+            del self._ended[job]
+            self._observed.settle(run.uj, run.pods(), run.expires_s)
+            self._context.writes.forget_all(f"{job}//")
+            self._drop(run)
 
     def _drop(self, run: JobReconciler) -> None:
         self._due.pop(run.id, None)
@@ -336,3 +403,15 @@ class Reconciler:
     def _booked_on(self, node: NodeName) -> set[str]:
         pods = ((key, self._owner_index.run_of(key)) for key in self._cluster.pods_on(node))
         return {key for key, run in pods if run is not None and run.holds(key)}
+
+
+def _ignore(change: Change[Any], now_s: float) -> None:
+    """Takes a kind that only controllers look at."""
+
+
+def _shown_on(run: JobReconciler | None) -> tuple[Kind[Any], objects.Meta]:
+    """The object on which users look for what became of a job: its UnifiedJob, or a pod of its gang."""
+    if isinstance(run, UnifiedJobReconciler):
+        return UNIFIED_JOB, run.uj.metadata
+    pods = () if run is None else run.pods().values()
+    return kinds.POD, next((pod.metadata for pod in pods), objects.Meta())

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api, Propagation
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.crd import seconds
 from batuta.backends.kube.jobtypes import job_type as children
 from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobStatus, JobType, Observed, Outcome, Run
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
@@ -222,7 +222,7 @@ class ReplicaController:
         if found.astray is not None:
             return MisplacedPod(*found.astray)
         if found.is_full and found.waiting and self.run_state.run is not None:
-            key, since_s = f"{uj.id}#{self.run_state.run.start}", seconds(uj.metadata.creation_timestamp)
+            key, since_s = f"{uj.id}#{self.run_state.run.start}", read_time(uj.metadata.creation_timestamp) or 0.0
             self.context.request_binding(PodGroup(key, uj.id, found.waiting, job.priority, since_s))
         if found.is_full and found.are_seated:
             return self._settle(kind, job, found, now_s)
@@ -242,7 +242,7 @@ class ReplicaController:
         """From now on it is listened to what the run reports, which began when its last pod was started."""
         assert self.run_state.run is not None
         members = self.run_state.members(kind).values()
-        begun_s = max((seconds(pod.status.start_time) for pod in members), default=0.0) or now_s
+        begun_s = max((read_time(pod.status.start_time) or 0.0 for pod in members), default=0.0) or now_s
         self.session.began(job, self.run_state.run.start, self.run_state.places, min(begun_s, now_s))
 
     def observe(

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over, pod_key
+from batuta.backends.kube.bounded_text import read_gpus, read_whole
 from batuta.backends.kube.jobtypes.job_type import Change, JobType, Run
-from batuta.backends.kube.objects import gpu_indices
 from batuta.backends.kube.operator.context import PodPlacement, placement_from
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import NodeName, Placement, Span
 
+MOST_STARTS: Final = 2**31 - 2  # a job's status counts them in 32 bits
 Places: TypeAlias = tuple[Span, ...]  # by replica
 
 
@@ -66,7 +67,7 @@ class PodSet:
     def last_start(self) -> int:
         """The last start of which there are pods; -1 without any."""
         labels = (pod.metadata.labels.get(names.START, "") for pod in self.pods.values())
-        return max((int(text) for text in labels if text.isdecimal()), default=-1)
+        return max((start for text in labels if (start := read_whole(text, most=MOST_STARTS)) is not None), default=-1)
 
     def _staying(self, kind: JobType | None) -> Iterator[tuple[int, objects.Pod]]:
         for pod in self.pods.values() if kind is not None else ():
@@ -84,7 +85,7 @@ def place_of(pod: objects.Pod, cpu_only: bool) -> Span | None:
 
     A pod of a CPU-only job has no GPUs: its node is its place.
     """
-    gpus = () if cpu_only else gpu_indices(pod.metadata.annotations)
+    gpus = () if cpu_only else read_gpus(pod.metadata.annotations)
     return Span(pod.spec.node_name, gpus) if pod.spec.node_name and (gpus or cpu_only) else None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import is_over
-from batuta.backends.kube.crd import seconds
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
 from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
 from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, placement_from
@@ -38,6 +38,7 @@ from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState, SizeChoice
 from batuta.core.reason import Reason
+from batuta.engine.fence import sentence
 from batuta.engine.jobs import reconcile as jobs
 from batuta.engine.jobs.outcome import Outcome as RunOutcome
 from batuta.engine.jobs.outcome import RunEnd
@@ -160,7 +161,7 @@ class UnifiedJobReconciler:
     @property
     def expires_s(self) -> float:
         """When its object is to be deleted, if it is over: by its user's own word."""
-        ttl_s, ended_s = self.uj.spec.ttl_seconds_after_finished, seconds(self.uj.status.completion_time)
+        ttl_s, ended_s = self.uj.spec.ttl_seconds_after_finished, read_time(self.uj.status.completion_time)
         return math.inf if ttl_s is None or not ended_s else ended_s + ttl_s
 
     def holds(self, key: str) -> bool:
@@ -193,7 +194,7 @@ class UnifiedJobReconciler:
 
     def broke(self, error: Exception, now_s: float) -> None:
         """The last turn failed by a fault of ours: its object says so until one works."""
-        self.outlook.fault = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
+        self.outlook.fault = f"a fault of the operator, not of the job: {sentence(error)} (its log has the details)"
         if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
 
@@ -273,7 +274,7 @@ class UnifiedJobReconciler:
     def _work(self, now_s: float) -> None:
         """Brings it on towards what the World wants: observes, asks what comes next, and carries that out."""
         job, kind = self._job, self._kind
-        limit_s, began_s = self.uj.spec.active_deadline_seconds, seconds(self.uj.status.start_time)
+        limit_s, began_s = self.uj.spec.active_deadline_seconds, read_time(self.uj.status.start_time)
         self.due_s = began_s + limit_s if limit_s is not None and began_s else math.inf
         if now_s >= self.due_s:
             self._reconcile(jobs.Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)

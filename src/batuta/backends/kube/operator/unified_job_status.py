@@ -14,8 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from batuta.backends.kube import names
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.crd import time_text
 from batuta.backends.kube.jobtypes.job_type import Run
 from batuta.backends.kube.jobtypes.status import is_ready
 from batuta.backends.kube.objects import Meta, has_condition
@@ -208,7 +209,7 @@ class EventRecorder:
             self.tell(uj, news, f"gave {what} back, and waits", now_s)
 
     def ended(self, uj: UnifiedJob, state: JobState, detail: str, now_s: float) -> None:
-        began_s = seconds(uj.status.start_time or "")
+        began_s = read_time(uj.status.start_time) or 0.0
         how_long = f"done {now_s - began_s:.0f} s after its first start" if began_s else "done"
         self.tell(uj, _ENDS[state], detail or how_long, now_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import random
 import threading
@@ -20,11 +21,12 @@ from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api, Propagation
-from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unavailable
+from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unavailable
 from batuta.backends.kube.client.informer import Change
 from batuta.backends.kube.client.kinds import EVENT, Kind
 from batuta.backends.kube.objects import Meta
 from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.engine.fence import sentence
 from batuta.engine.jobs.backoff import Backoff
 
 
@@ -38,6 +40,16 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object of which not even the fields could be decoded."""
+
+    kind: Kind[Any]
+    metadata: Meta  # as far as it could be
+    why: str
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """The answer to a write; `error` is None when it was done."""
 
@@ -45,8 +57,9 @@ class Written:
     error: ApiError | None
 
 
-Message: TypeAlias = Changed | Written | LogReport | None  # None: wake up, there is something else to do
+Message: TypeAlias = Changed | Unreadable | Written | LogReport | None  # None: wake up, there is something else to do
 
+_log = logging.getLogger(__name__)
 _LONGEST_NOTE: Final = 1024
 _LONGEST_NAME: Final = 200
 GATHER_S = 0.005
@@ -198,14 +211,21 @@ class WriteWorkers:
     async def _work(self) -> None:
         while True:
             key, do = await self._waiting.get()
-            failure: ApiError | None = None
-            try:
-                await do(self._api)
-            except ApiError as error:
-                failure = error
-            except (TimeoutError, OSError) as error:
-                failure = Unavailable(str(error) or repr(error))
-            self._inbox.put(Written(key, failure))
+            self._inbox.put(Written(key, await carry_out(do, self._api)))
+
+
+async def carry_out(do: WriteFn, api: Api) -> ApiError | None:
+    """Does a write; what went wrong. A write that cannot even be put into words is one that failed, and no more."""
+    try:
+        await do(api)
+    except ApiError as error:
+        return error
+    except (TimeoutError, OSError) as error:
+        return Unavailable(str(error) or repr(error))
+    except Exception as error:  # a number that JSON cannot have, for example: users write the templates of pods
+        _log.error("a write cannot be made: %s", sentence(error), exc_info=error)
+        return Invalid(f"it cannot be written: {sentence(error)}")
+    return None
 
 
 async def create_unless_there(kind: Kind[Any], body: Mapping[str, Any], api: Api) -> None:

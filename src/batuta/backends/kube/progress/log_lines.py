@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
+from batuta.backends.kube.bounded_text import read_time
 from batuta.backends.kube.names import REPORT_PREFIX
 from batuta.core.job import JobId
 from batuta.spec.progress import ProgressReport, parse_line
@@ -106,10 +106,7 @@ def _stamp(data: bytes, begin: int) -> bytes:
 
 
 def _seconds(stamp: bytes) -> float | None:
-    try:
-        return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    return read_time(stamp.decode("ascii", "replace"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import has_begun, is_over
+from batuta.backends.kube.bounded_text import read_whole
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.jobtypes.job_type import JobType
 from batuta.backends.kube.jobtypes.pod_template import LAUNCHER
@@ -30,6 +31,7 @@ from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_resources import RankSettings, rank_settings
 
 DEFAULT_GRACE_S: Final = 30.0  # that of Kubernetes
+_LONGEST_GRACE_S: Final = 2**31  # no longer than the API server lets a pod have
 WRITE: Final = "checkpoint/"
 ECHO_S: Final = 10.0  # so long the informers may take to show what was written
 FINAL_REPORT_WAIT_S: Final = 2.0
@@ -222,11 +224,10 @@ class TrainerSession:
 
 
 def _number_on(pod: objects.Pod) -> int:
-    text = pod.metadata.annotations.get(names.CHECKPOINT_REQUEST, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return read_whole(pod.metadata.annotations.get(names.CHECKPOINT_REQUEST)) or 0
 
 
 def grace_s(uj: UnifiedJob) -> float:
     """How long its pods have to end, and before that to save."""
     said = uj.spec.replica_spec.pod.get("terminationGracePeriodSeconds")
-    return float(said) if isinstance(said, int) and said >= 0 else DEFAULT_GRACE_S
+    return float(said) if isinstance(said, int) and 0 <= said <= _LONGEST_GRACE_S else DEFAULT_GRACE_S

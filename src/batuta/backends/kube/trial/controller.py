@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import read_whole, read_wholes
 from batuta.backends.kube.client.informer import ChangeType
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.backends.kube.jobtypes.status import termination_message
@@ -23,7 +24,7 @@ from batuta.backends.kube.operator.workqueue import Changed, Written, create_unl
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import owner_reference
 from batuta.backends.kube.trial.reconciler import KEY, TrialContext, TrialReconciler
-from batuta.backends.kube.unified_job.model import UNIFIED_JOB, UnifiedJob
+from batuta.backends.kube.unified_job.model import MOST_REPLICAS, UNIFIED_JOB, UnifiedJob
 from batuta.backends.kube.unified_job.to_job import JobRequest, queue_of
 from batuta.core.job import DesiredState, Job, JobId, SizeChoice
 from batuta.core.reason import Reason
@@ -189,13 +190,12 @@ def trial_manifest(uj: UnifiedJob) -> dict[str, Any]:
     """The TrialRun that a job waits for, which goes when the job does."""
     meta = uj.metadata
     spec: dict[str, Any] = {"jobName": meta.name}
-    sizes = meta.annotations.get(names.TRIAL_SIZES, "").split(",")
-    if all(one.strip().isascii() and one.strip().isdigit() for one in sizes):
-        spec["sizes"] = sorted({int(one) for one in sizes})
+    if sizes := read_wholes(meta.annotations.get(names.TRIAL_SIZES), least=1, most=MOST_REPLICAS):
+        spec["sizes"] = sorted(sizes)
     for key, field in _NUMBERS:
-        text = meta.annotations.get(key, "")
-        if text.isascii() and text.isdigit() and len(text) < 7:
-            spec[field] = int(text)
+        number = read_whole(meta.annotations.get(key), most=999_999)
+        if number is not None:
+            spec[field] = number
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.TRIAL_KIND,

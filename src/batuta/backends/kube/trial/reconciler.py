@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import Any, Final
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.bounded_text import read_decimal, read_time
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.crd import seconds, time_text
+from batuta.backends.kube.crd import time_text
 from batuta.backends.kube.objects import read_usage
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.unified_job_status import build_conditions
@@ -24,6 +25,7 @@ from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobState
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.world import World
+from batuta.engine.fence import sentence
 from batuta.engine.trials import lifecycle
 from batuta.engine.trials.measurement import Lesson, Look, Seen, learn, read_run
 
@@ -133,7 +135,7 @@ class TrialReconciler:
 
     def give_up(self, error: Exception, now_s: float) -> None:
         """Ends it for a fault of ours: a trial is a favour, and its job shall not wait for ever."""
-        why = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
+        why = f"a fault of the operator, not of the job: {sentence(error)} (its log has the details)"
         self.conclusion = self.conclusion or TrialConclusion(JobState.FAILED, "OperatorFault", why)
         self.due_s = now_s + TRY_AGAIN_S
 
@@ -168,7 +170,7 @@ class TrialReconciler:
             self.conclusion = TrialConclusion(JobState.CANCELLED, "Cancelled", "the job that it is for has ended")
             return
         self._look(now_s)
-        began_s = seconds(self.run.metadata.creation_timestamp)
+        began_s = read_time(self.run.metadata.creation_timestamp) or 0.0
         found = lifecycle.next_actions(planned.plan, self.run.spec.parallelism, began_s, self._standing(), now_s)
         self.due_s = found.due_s
         for action in found.actions:
@@ -179,7 +181,7 @@ class TrialReconciler:
             return self.planned
         uj = tried_job(self.run, self._context.observed.unified_jobs)
         if uj is None:
-            appears_s = seconds(self.run.metadata.creation_timestamp) + APPEARS_WITHIN_S
+            appears_s = (read_time(self.run.metadata.creation_timestamp) or 0.0) + APPEARS_WITHIN_S
             if now_s < appears_s:
                 self.due_s = appears_s
             else:
@@ -241,7 +243,7 @@ class TrialReconciler:
         return lifecycle.ObservedRun(
             # What stands in the way is nothing that could be waited for.
             is_over=uj.is_over or not self._is_ours(uj),
-            started_s=seconds(started) if started else None,
+            started_s=read_time(started),
             is_leaving=bool(uj.metadata.deletion_timestamp),
         )
 
@@ -400,8 +402,4 @@ def _row(one: TrialMeasurement, share: float | None) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        return None
-    return value if value is not None and value > 0 else None
+    return read_decimal(text, least=0.0) or None

@@ -6,7 +6,6 @@ them may be numbers or strings, and may be invalid.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,10 +16,10 @@ import msgspec
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder import requests as binder
-from batuta.backends.kube.binder.requests import amount
-from batuta.backends.kube.crd import broken, read_time, read_tolerantly
+from batuta.backends.kube.bounded_text import read_quantity, read_time, read_whole
+from batuta.backends.kube.crd import broken, read_tolerantly
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS, GPU_RESOURCES, SHARE_COMPUTE, SHARE_MEMORY, whole_units_mib
-from batuta.backends.kube.unified_job.model import RULES, Spec, UnifiedJob
+from batuta.backends.kube.unified_job.model import MOST_REPLICAS, RULES, Spec, UnifiedJob
 from batuta.core.cluster import EVERYTHING, NodeTerm, Operator, Requirement
 from batuta.core.curve import linear_curve, power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, DesiredState, Job, JobKind, Share, SizeChoice, Spread, Topology
@@ -39,7 +38,6 @@ _KINDS: Final = {
 _MIB: Final = 2**20
 _OPERATORS: Final = {operator.value: operator for operator in Operator}
 _PATH: Final = "spec.replicaSpec.template.spec"
-_ZERO: Final = re.compile(r"[+-]?0+\.?0*(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Job | Faults:
     faults += _gpu_faults(spec, requests)
     if not pod.get("containers"):
         faults.append("spec.replicaSpec.template.spec.containers: a replica needs at least one container")
-    elif not all(isinstance(one, dict) for one in pod["containers"]):
+    elif not isinstance(pod["containers"], list) or not all(isinstance(one, dict) for one in pod["containers"]):
         faults.append("spec.replicaSpec.template.spec.containers: each container is an object with a name")
     if spec.priority_class_name and spec.priority_class_name not in priorities:
         faults.append(f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}")
@@ -297,11 +295,10 @@ def _amounts(listed: Any, path: str, faults: list[str]) -> dict[str, str]:
 
 def parse_quantity(value: Any) -> Fraction | None:
     """The exact amount; None when it is none, or below zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > 64:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    text = str(value)
-    found = amount(text)
-    return found if found > 0 or _ZERO.fullmatch(text) else None
+    found = read_quantity(str(value))
+    return found if found is not None and found >= 0 else None
 
 
 def _build(
@@ -409,9 +406,8 @@ def _topology(spec: Spec, faults: list[str]) -> Topology:
 def _wanted(job: UnifiedJob) -> int:
     """The size that the job asks for: what its annotation says, else the smallest, as in a task file."""
     replicas = job.spec.replica_spec
-    text = job.metadata.annotations.get(names.WANTED, "")
-    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else replicas.min_replicas
-    return wanted if replicas.allows(wanted) else replicas.min_replicas
+    wanted = read_whole(job.metadata.annotations.get(names.WANTED), most=MOST_REPLICAS)
+    return wanted if wanted is not None and replicas.allows(wanted) else replicas.min_replicas
 
 
 def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
@@ -420,7 +416,7 @@ def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
     word = job.metadata.annotations.get(names.CHECKPOINT, "")
     seconds = parse_quantity(word)
     if seconds is not None and seconds > 0:
-        return float(seconds)
+        return min(float(seconds), NEVER_S)
     if word == "on-signal" or (not word and replicas.largest > replicas.min_replicas):
         return None
     return NEVER_S

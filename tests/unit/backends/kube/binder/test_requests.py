@@ -9,7 +9,7 @@ import pytest
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.requests import amount, is_guaranteed, is_resized, pod_requests, units
-from batuta.backends.kube.objects import gpu_indices
+from batuta.backends.kube.bounded_text import read_gpus
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_a_pod_is_guaranteed_when_its_requests_are_its_limits(spec: objects.PodS
     ids=lambda value: str(value)[:12],
 )
 def test_the_annotation_of_gpus_is_read_or_counts_as_absent(text: str, gpus: tuple[int, ...]) -> None:
-    assert gpu_indices({"batuta.dev/gpus": text}) == gpus
+    assert read_gpus({"batuta.dev/gpus": text}) == gpus

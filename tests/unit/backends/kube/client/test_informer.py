@@ -11,7 +11,7 @@ from aiohttp import web
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.informer import Informer, WatchTiming
-from batuta.backends.kube.client.kinds import NODE, PRIORITY_CLASS, Kind
+from batuta.backends.kube.client.kinds import JOB, NODE, PRIORITY_CLASS, Kind
 from tests.unit.backends.kube.client.serving import serving
 
 LIST = b'{"metadata":{"resourceVersion":"5"},"items":[]}'
@@ -77,3 +77,33 @@ def test_lines_in_pieces_and_rubbish_between_them(caplog: pytest.LogCaptureFixtu
     assert informer.resource_version == "7"
     assert "is malformed and left out" in caplog.text
     assert asked["list"] == 1
+
+
+@pytest.mark.parametrize("in_list", [True, False], ids=["list", "watch"])
+def test_an_object_that_is_too_deep_for_the_decoder_hides_no_other(in_list: bool) -> None:
+    deep = b'{"metadata":{"name":"deep","resourceVersion":"6"},"spec":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
+    good = b'{"metadata":{"name":"good","resourceVersion":"7"}}'
+    listed = b'{"metadata":{"resourceVersion":"5"},"items":[%b]}' % (b",".join([deep, good]) if in_list else b"")
+    found: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.Response(body=listed)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if not in_list:
+            await response.write(b'{"type":"ADDED","object":%b}\n{"type":"ADDED","object":%b}\n' % (deep, good))
+        await asyncio.sleep(1)
+        return response
+
+    async def run() -> Informer[Any]:
+        async with serving(answer) as url, Api(Access(url)) as api:
+            api.malformed.on_malformed = lambda kind, meta, why, is_gone: found.append(f"{meta.name}: {why}")
+            informer = Informer(api, JOB, lambda changes: None, timing=TIMING)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await informer.run()
+            return informer
+
+    assert set(asyncio.run(run()).objects) == {"good"}
+    assert found == ["deep: it is nested more than 128 levels deep"]

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.objects import gpu_indices
+from batuta.backends.kube.bounded_text import read_gpus
 from batuta.backends.kube.operator.gang_binder import BIND
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.offline import Operator, Pods, done
@@ -79,7 +79,7 @@ class Story:
 
 
 def cards(pod: objects.Pod) -> set[tuple[str, int]]:
-    return {(pod.spec.node_name, gpu) for gpu in gpu_indices(pod.metadata.annotations)}
+    return {(pod.spec.node_name, gpu) for gpu in read_gpus(pod.metadata.annotations)}
 
 
 @pytest.mark.parametrize("seed", range(8))
