@@ -67,6 +67,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_paths import PathRules
 from batuta.spec.task_resources import VIRTUAL_GPU
 from batuta.spec.task_serialization import task_from_json
+from batuta.store.errors import DamagedRowError
 from batuta.store.records import Role
 from batuta.store.state_dir import StateDir
 from batuta.store.store import SqliteStore
@@ -274,7 +275,10 @@ def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task
     """What a living job runs, and what it asks for now. Only the engine's thread may ask."""
 
     def read(job: str) -> tuple[Task, Job]:
-        text = store.tasks.get(job)
+        try:
+            text = store.tasks.get(job)
+        except DamagedRowError as error:
+            raise KeyError(str(error)) from error
         if text is None:
             raise KeyError(f"job {job} has no task in the journal")
         return task_from_json(text), world.jobs.jobs[world.jobs.row(job)]

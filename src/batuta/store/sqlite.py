@@ -33,6 +33,7 @@ class SqliteDatabase(Database):
         super().__init__()
         self.path = Path(path).absolute()
         self.name = str(self.path)
+        self.way_out = way_out(self.path)
         self._busy_timeout_s = busy_timeout_s
         self._local = threading.local()
         self._writer: sqlite3.Connection | None = None
@@ -173,11 +174,16 @@ def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
 
 
-def _damaged(path: Path, what: str) -> StoreCorruptError:
-    return StoreCorruptError(
-        f"{path} is damaged: {what}. Move it away together with {path.name}-wal and {path.name}-shm, "
-        "and put a copy of it in its place or start with an empty journal."
+def way_out(path: Path) -> str:
+    """Return what to do about a journal that is damaged."""
+    return (
+        "Stop the server and bring a backup back (batuta restore FILE --replace, which keeps the damaged one), or move "
+        f"{path.name}, {path.name}-wal and {path.name}-shm away and start anew: batuta up --set-aside."
     )
+
+
+def _damaged(path: Path, what: str) -> StoreCorruptError:
+    return StoreCorruptError(f"{path} is damaged: {what}. {way_out(path)}")
 
 
 @contextmanager
