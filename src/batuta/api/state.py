@@ -51,7 +51,7 @@ class AppState:
         self.sessions = Sessions(deps.store.settings, deps.clock)
         self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens)
         self.authenticator = RequestAuthenticator(deps.bearers or self.stored_tokens, self.sessions)
-        self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority)
+        self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority, deps.take_number)
         self.stories = StoryCache(self.journal)
         self.tasks = TaskViewCache(deps.store.database)
         self.timeline = GpuTimeline()

@@ -80,6 +80,8 @@ VERBS = (
     Verb("events", CLUSTER, "Print what happened, and with --follow what happens.", "events"),
     Verb("up", SERVER, "Turn this machine into a cluster.", "server"),
     Verb("down", SERVER, "Stop the server.", "server"),
+    Verb("backup", SERVER, "Copy the journal to a file, also while the server runs.", "backup"),
+    Verb("restore", SERVER, "Make a backup the journal again.", "backup"),
     Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "kube"),
     Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "kube"),
     Verb("device-plugin", SERVER, "Offer shares of this node's GPUs to its kubelet.", "kube", "device_plugin"),

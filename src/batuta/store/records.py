@@ -87,6 +87,16 @@ class Tasks(_TextTable):
         )
         return int(row[0] or 0) if row else 0
 
+    def has(self, job: JobId) -> bool:
+        """Return whether a job was ever submitted: its task is kept longer than the World keeps the job."""
+        return self._database.row("SELECT 1 FROM tasks WHERE job_id = ?", storable_text(job)) is not None
+
+
+def job_number(job: JobId) -> int:
+    """Return the number that a job's id is; 0 for an id that is none."""
+    is_number = job.isascii() and job.isdecimal() and len(job) <= MOST_DIGITS
+    return int(job) if is_number else 0
+
 
 class Results(_TextTable):
     """What each job returned, as JSON."""

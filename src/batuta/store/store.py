@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from batuta.store.sqlite import SqliteDatabase
 SNAPSHOT_EVERY = 20_000  # events between snapshots: about what a start replays in a second
 KEEP_S = 30 * 86_400.0
 _PRUNE_EVERY_S = 3_600.0
+_TELL_EVERY_S = 5.0  # how far what is told of durable events may lag behind
 URL_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -65,6 +67,7 @@ class Store:
         self.settings = Settings(database)
         self.tokens = Tokens(database)
         self.idempotency = IdempotencyKeys(database)
+        self.on_durable: Callable[[int], None] | None = None  # told now and then which event is durable, by a thread
 
     def recover(self) -> RecoveredWorld:
         return recover(self.journal, self.snapshots)
@@ -100,6 +103,7 @@ class JournalMaintenance:
     def __post_init__(self) -> None:
         self._next_prune_s = self.clock() + _PRUNE_EVERY_S
         self._worker = self.fence.background("snapshots of the journal")
+        self._told_seq, self._next_tell_s = self._saved_seq, -math.inf
 
     def after_step(self, world: World) -> None:
         """Start what is due. For the engine's thread, when all events are committed."""
@@ -110,6 +114,9 @@ class JournalMaintenance:
             self._worker.begin(self._save, world.fork(), seq)
         elif self.clock() >= self._next_prune_s:
             self._worker.begin(self._prune)
+        elif self.store.on_durable is not None and seq > self._told_seq and time.monotonic() >= self._next_tell_s:
+            self._next_tell_s = time.monotonic() + _TELL_EVERY_S
+            self._worker.begin(self._tell, seq)
 
     def finish(self, world: World) -> None:
         """Wait for the thread, and save the World for a quick start, unless the journal could not follow it."""
@@ -117,10 +124,16 @@ class JournalMaintenance:
         seq = self.store.journal.durable_seq
         if seq > self._saved_seq and seq == self.store.journal.last_seq:
             self._worker.do(self._save, world, seq)
+        self._worker.do(self._tell, seq)
 
     def _save(self, world: World, seq: int) -> None:
         self.store.save_snapshot(world, seq)
         self._saved_seq = seq
+
+    def _tell(self, seq: int) -> None:
+        if self.store.on_durable is not None:
+            self.store.on_durable(seq)
+            self._told_seq = seq
 
     def _prune(self) -> None:
         self.store.journal.prune(before_s=self.clock() - self.keep_s)
