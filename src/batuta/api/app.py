@@ -37,6 +37,7 @@ from batuta.api.routes import (
     tokens,
 )
 from batuta.api.state import AppState, end_streams
+from batuta.apitypes.server_proof import PATH as PROOF_PATH
 
 PREFIX = "/api/v1"
 _ROUTERS = (
@@ -46,7 +47,7 @@ _ROUTERS = (
 )
 _HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_router)
 """Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
-_PUBLIC = frozenset(("/healthz", "/readyz"))
+_PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
 _HEADERS_BYTES = 32 << 10
 _GRACE_S = 3
 _NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>

@@ -180,6 +180,7 @@ TokenList = answer("TokenList", "All tokens.", tokens=_listed(TokenSeen))
 
 
 SessionLink = answer("SessionLink", "A link that logs a browser in.", url=str)
+ServerProof = answer("ServerProof", "What shows that this is the server of its state directory.", proof=str)
 Session = answer("Session", "Who asks.", user=str, role=Role)
 Health = answer("Health", "How the server is.", status=str)
 

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from batuta.api.app import ApiServer, create_app
 from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY
+from batuta.apitypes.server_proof import server_proof
 from batuta.backends.local.addresses import node_address
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
@@ -210,6 +211,7 @@ class Server(EngineHost):
             metrics_per_job=options.metrics_per_job,
             hosts=() if options.listen == LOOPBACK else (options.listen,),
             take_number=mark.take_number,
+            prove=lambda nonce: server_proof(self.token, nonce, self.url),
         )
         self.token = _admin_token(state, store)
         self.health.start()

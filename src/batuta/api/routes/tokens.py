@@ -9,11 +9,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from batuta.api.auth import COOKIE, SESSION_S, Admin, Viewer
-from batuta.api.models import Session, SessionLink, TokenList, TokenMade
+from batuta.api.models import ServerProof, Session, SessionLink, TokenList, TokenMade
 from batuta.api.request_models import TokenPost
 from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
+from batuta.apitypes.server_proof import NONCE
+from batuta.apitypes.server_proof import PATH as PROOF_PATH
 from batuta.store.records import Role, Token, hash_of
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
@@ -94,6 +96,14 @@ async def end_session(caller: Viewer) -> Response:
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response
+
+
+@session_router.get(PROOF_PATH, response_model=ServerProof, responses=problems(404))
+async def prove_server(state: StateDep, nonce: Annotated[str, Query(pattern=f"^{NONCE.pattern}$")]) -> Response:
+    """Shows that this is the server of its state directory, for clients that are about to send a token."""
+    if state.deps.prove is None:
+        raise not_found("state directory here: trust this server by its certificate")
+    return json_response({"proof": state.deps.prove(nonce)})
 
 
 @login_router.get("/login")
