@@ -106,6 +106,7 @@ def login_path(app: FastAPI, token_hash: str) -> str:
 def _openapi_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with bodies that are read by hand, and authentication."""
     if app.openapi_schema is None:
+        state: AppState = app.state.batuta
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
         for model in (ProblemDocument, Submit):
@@ -114,7 +115,7 @@ def _openapi_document(app: FastAPI) -> dict[str, Any]:
             schemas[model.__name__] = schema
         document["components"]["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
-            "session": {"type": "apiKey", "in": "cookie", "name": "batuta_session"},
+            "session": {"type": "apiKey", "in": "cookie", "name": state.sessions.cookie_name},
         }
         for path, item in document["paths"].items():
             for operation in item.values():

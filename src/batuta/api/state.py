@@ -48,8 +48,8 @@ class AppState:
         )
         forecast_finishes = dict if self.forecasts is None else self.forecasts.finishes_s
         self.snapshots = SnapshotCache(deps.service, deps.cycles, forecast_finishes)
-        self.sessions = Sessions(deps.store.settings, deps.clock)
-        self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens)
+        self.sessions = Sessions(deps.store.settings, deps.clock, deps.store.journal.id)
+        self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens, deps.clock)
         self.authenticator = RequestAuthenticator(deps.bearers or self.stored_tokens, self.sessions)
         self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority, deps.take_number)
         self.stories = StoryCache(self.journal)

@@ -402,9 +402,9 @@ class Client(JobClient):
     def tokens(self) -> tuple[a.Token, ...]:
         return decode_list(a.Token, self._transport.json("GET", "/tokens"), "tokens")
 
-    def create_token(self, user: str, role: str) -> a.Token:
-        """Creates a token. The server shows it only this once."""
-        return self._call(a.Token, "POST", "/tokens", json={"user": user, "role": role})
+    def create_token(self, user: str, role: str, valid_s: float | None = 90 * 86_400.0) -> a.Token:
+        """Creates a token, which ends after 90 days, another time, or never (None). It is shown only this once."""
+        return self._call(a.Token, "POST", "/tokens", json={"user": user, "role": role, "valid_s": valid_s})
 
     def revoke_token(self, token_hash: str) -> None:
         self._transport.json("DELETE", f"/tokens/{quote(token_hash, safe='')}")

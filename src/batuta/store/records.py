@@ -133,6 +133,10 @@ class Token:
     user: str
     role: Role
     created_s: float
+    expires_s: float | None = None  # None: it does not end by itself
+
+    def is_valid(self, now_s: float) -> bool:
+        return self.expires_s is None or now_s < self.expires_s
 
 
 class Tokens:
@@ -141,19 +145,20 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, user: str, role: Role, now_s: float) -> str:
-        """Create a token and return it; it cannot be read again."""
+    def create(self, user: str, role: Role, now_s: float, expires_s: float | None = None) -> str:
+        """Create a token and return it; it cannot be read again. Without a time it does not end by itself."""
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        self.add(token, user, role, now_s)
+        self.add(token, user, role, now_s, expires_s)
         return token
 
-    def add(self, token: str, user: str, role: Role, now_s: float) -> None:
+    def add(self, token: str, user: str, role: Role, now_s: float, expires_s: float | None = None) -> None:
         """Store a token that was created elsewhere."""
         sql = (
-            'INSERT INTO tokens (hash, "user", role, created) VALUES (?, ?, ?, ?) ON CONFLICT (hash) '
-            'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created'
+            'INSERT INTO tokens (hash, "user", role, created, expires) VALUES (?, ?, ?, ?, ?) ON CONFLICT (hash) '
+            'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created, '
+            "expires = excluded.expires"
         )
-        self._database.write_now([(sql, (hash_of(token), require_storable(user), role.value, now_s))])
+        self._database.write_now([(sql, (hash_of(token), require_storable(user), role.value, now_s, expires_s))])
 
     def find(self, token: str) -> Token | None:
         """Return the user and role of a token; None for an unknown one."""
@@ -163,8 +168,8 @@ class Tokens:
         return self._select("ORDER BY created, hash")
 
     def _select(self, which: str, *values: str) -> list[Token]:
-        rows = self._database.rows(f'SELECT hash, "user", role, created FROM tokens {which}', *values)
-        return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
+        rows = self._database.rows(f'SELECT hash, "user", role, created, expires FROM tokens {which}', *values)
+        return [Token(hash_, user, Role(role), created, expires) for hash_, user, role, created, expires in rows]
 
     def revoke(self, hash_: str) -> bool:
         """Delete the token with this hash; return whether there was one."""

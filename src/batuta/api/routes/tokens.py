@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from batuta.api.auth import COOKIE, SESSION_S, Admin, Viewer
+from batuta.api.auth import COOKIE_PATH, SESSION_S, Admin, Viewer
 from batuta.api.models import ServerProof, Session, SessionLink, TokenList, TokenMade
 from batuta.api.request_models import TokenPost
 from batuta.api.responses import HttpProblem, json_response, not_found
@@ -36,9 +36,10 @@ async def make_token(state: StateDep, caller: Admin, asked: TokenPost) -> Respon
 
 def _make(state: AppState, asked: TokenPost) -> dict[str, Any]:
     now_s = state.now_s()
-    token = state.store.tokens.create(asked.user, asked.role, now_s)
+    expires_s = None if asked.valid_s is None else now_s + asked.valid_s
+    token = state.store.tokens.create(asked.user, asked.role, now_s, expires_s)
     state.stored_tokens.refresh()
-    return {"token": token, **_view_token(Token(hash_of(token), asked.user, asked.role, now_s))}
+    return {"token": token, **_view_token(Token(hash_of(token), asked.user, asked.role, now_s, expires_s))}
 
 
 @router.delete("/{hash}", status_code=204, response_class=Response, responses=problems(404, 409, *CHANGES))
@@ -51,8 +52,8 @@ async def revoke_token(
 
 
 def _revoke(state: AppState, hash_: str) -> None:
-    tokens = state.store.tokens.all()
-    admins = [token.hash for token in tokens if token.role is Role.ADMIN]
+    tokens, now_s = state.store.tokens.all(), state.now_s()
+    admins = [token.hash for token in tokens if token.role is Role.ADMIN and token.is_valid(now_s)]
     if admins == [hash_]:
         raise HttpProblem(409, "this is the last token of an admin: make another one first")
     revoked = state.store.tokens.revoke(hash_)
@@ -62,7 +63,13 @@ def _revoke(state: AppState, hash_: str) -> None:
 
 
 def _view_token(token: Token) -> dict[str, Any]:
-    return {"hash": token.hash, "user": token.user, "role": token.role.value, "created_s": token.created_s}
+    return {
+        "hash": token.hash,
+        "user": token.user,
+        "role": token.role.value,
+        "created_s": token.created_s,
+        "expires_s": token.expires_s,
+    }
 
 
 session_router = APIRouter(tags=["session"])
@@ -91,10 +98,13 @@ async def get_session(caller: Viewer) -> Response:
 
 
 @session_router.delete("/session", status_code=204, response_class=Response, responses=problems())
-async def end_session(caller: Viewer) -> Response:
-    """Logs a browser out."""
+async def end_session(request: Request, state: StateDep, caller: Viewer) -> Response:
+    """Logs a browser out: the session ends at the server, and the browser forgets its cookie."""
+    name = state.sessions.cookie_name
+    if cookie := request.cookies.get(name):
+        await anyio.to_thread.run_sync(state.sessions.end, cookie)
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(name, path=COOKIE_PATH, httponly=True, samesite="strict")
     return response
 
 
@@ -113,10 +123,10 @@ async def log_in(request: Request, state: StateDep, code: Annotated[str, Query(m
         return HTMLResponse(_LINK_EXPIRED_PAGE, 403)
     response = RedirectResponse("/", 303)
     response.set_cookie(
-        COOKIE,
+        state.sessions.cookie_name,
         cookie,
         max_age=int(SESSION_S),
-        path="/",
+        path=COOKIE_PATH,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
