@@ -53,6 +53,15 @@ class JobIdAllocator:
         return self._last
 
 
+def caused_by(actor: str, make: RequestFn) -> RequestFn:
+    """Return a request whose events say which user caused them."""
+
+    def stamped(world: World) -> Sequence[ev.Event]:
+        return [replace(event, actor=actor) if isinstance(event, ev.ByUser) else event for event in make(world)]
+
+    return stamped
+
+
 def check_named_queue(queue: str | None, quota: Quota) -> None:
     """Raise InputError for a named queue while no queues are set up: there is only the default one."""
     if queue and queue != DEFAULT_QUEUE and not quota:

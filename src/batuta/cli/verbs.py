@@ -88,6 +88,7 @@ VERBS = (
     Verb("agent", SERVER, "Watch the GPUs of this node, and tell the cluster how they are used.", "agent"),
     Verb("doctor", SERVER, "Check machine, state directory, server and cluster.", "doctor"),
     Verb("dashboard", SERVER, "Print a link to the dashboard, and open it.", "token"),
+    Verb("audit", SERVER, "List which user did what.", "audit"),
     Verb("token", SERVER, "Make, list and revoke tokens.", "token", "app"),
     Verb("completion", SERVER, "Complete with the Tab key: print a script, or install it.", "completion", "app"),
     Verb("simulate", RESEARCH, "Replay a workload under one policy.", "simulate"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batuta.core.event import Event, JobSubmitted, Planned
+from batuta.core.event import ByUser, Event, JobSubmitted, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Decisions
 from batuta.store.codec import (
@@ -103,6 +103,17 @@ class JournalReader:
         )
         return self._checked(rows)
 
+    def texts_by_users(
+        self, user: str | None = None, job: JobId | None = None, since_s: float | None = None, limit: int = PAGE
+    ) -> list[StoredEvent]:
+        """Return events that users caused, the newest first: of one user, about one job, from a time on."""
+        asked = (("actor = ?", user), ("job = ?", job), ("time_s >= ?", since_s))
+        given = [(sql, value) for sql, value in asked if value is not None]
+        where = " AND ".join(("actor IS NOT NULL", *(sql for sql, _ in given)))
+        sql = f"SELECT seq, time_s, job, body, crc FROM events WHERE {where} ORDER BY seq DESC LIMIT ?"
+        values = (storable_text(value) if isinstance(value, str) else value for _, value in given)
+        return self._checked(self._database.rows(sql, *values, limit))
+
     def verify(self) -> int:
         """Read and check all events; return how many there are. DamagedRowError names the first that is damaged."""
         count, last = 0, self.first_seq - 1
@@ -162,7 +173,7 @@ class JournalReader:
         return unpack_decisions(block, known[1])
 
 
-_ADD_EVENT = "INSERT INTO events (seq, time_s, job, body, crc) VALUES (?, ?, ?, ?, ?)"
+_ADD_EVENT = "INSERT INTO events (seq, time_s, job, body, crc, actor) VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
 _CHUNK, _PAUSE_S = 2_000, 0.005  # events pruned in one transaction, and the pause after it: the engine must not wait
@@ -209,12 +220,16 @@ class JournalWriter(JournalReader):
         plan = event if isinstance(event, Planned) else None
         job = job_of(event)
         key = None if job is None else storable_text(job)
+        actor = event.actor if isinstance(event, ByUser) else None
+        actor = None if actor is None else storable_text(actor)
         body = encode(event if plan is None else without_decisions(plan))
         with self.database.exclusive():
             seq = self._last_seq + 1
             # NaN becomes None: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others.
             time_s = None if math.isnan(event.time_s) else float(event.time_s)
-            statements: list[Statement] = [(_ADD_EVENT, (seq, time_s, key, body, event_crc(seq, time_s, key, body)))]
+            statements: list[Statement] = [
+                (_ADD_EVENT, (seq, time_s, key, body, event_crc(seq, time_s, key, body), actor))
+            ]
             if plan is not None:
                 statements.append((_ADD_PLAN, (seq, *self._pack(seq, plan.plan.decisions))))
                 statements += [(_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(plan)]

@@ -67,6 +67,8 @@ ROUTES = (
     Route(ADMIN, "delete", "/api/v1/tokens/{hash}"),
     Route(VIEWER, "post", "/api/v1/session-links"),
     Route(VIEWER, "get", "/api/v1/session"),
+    Route(EVERYBODY, "get", "/api/v1/server-proof"),
+    Route(ADMIN, "get", "/api/v1/audit"),
     Route(VIEWER, "delete", "/api/v1/session"),
     Route(ADMIN, "post", "/api/v1/shutdown", {"keep_jobs": True}),
 )
@@ -79,6 +81,7 @@ def ask(api: ServedApi, route: Route, headers: dict[str, str]) -> int:
     path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64, **OBJECT)
     params = {"follow": "false"} if path.endswith("/events") else {}
     params |= {"text": "x"} if path.endswith("/search") else {}
+    params |= {"nonce": "0" * 32} if path.endswith("/server-proof") else {}
     more = {} if route.body is None else {"json": route.body}
     return api.http.request(route.method, path, headers=headers, params=params, **more).status_code
 

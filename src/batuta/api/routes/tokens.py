@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -16,6 +17,8 @@ from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
 from batuta.apitypes.server_proof import NONCE
 from batuta.apitypes.server_proof import PATH as PROOF_PATH
+from batuta.engine.ports import JournalUnavailable
+from batuta.engine.requests import EngineStopped
 from batuta.store.records import Role, Token, hash_of
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
@@ -31,7 +34,9 @@ async def list_tokens(state: StateDep, caller: Admin) -> Response:
 @router.post("", status_code=201, response_model=TokenMade, responses=problems(*CHANGES))
 async def make_token(state: StateDep, caller: Admin, asked: TokenPost) -> Response:
     """Makes a token; it is shown this once."""
-    return json_response(await anyio.to_thread.run_sync(_make, state, asked), 201)
+    made = await anyio.to_thread.run_sync(_make, state, asked)
+    await state.record_action(caller, "token.create", f"{asked.user} ({asked.role.value}), {made['hash'][:16]}")
+    return json_response(made, 201)
 
 
 def _make(state: AppState, asked: TokenPost) -> dict[str, Any]:
@@ -48,6 +53,7 @@ async def revoke_token(
 ) -> Response:
     """Ends a token, and all sessions that began with it."""
     await anyio.to_thread.run_sync(_revoke, state, hash_)
+    await state.record_action(caller, "token.revoke", hash_[:16])
     return Response(status_code=204)
 
 
@@ -103,6 +109,7 @@ async def end_session(request: Request, state: StateDep, caller: Viewer) -> Resp
     name = state.sessions.cookie_name
     if cookie := request.cookies.get(name):
         await anyio.to_thread.run_sync(state.sessions.end, cookie)
+        await state.record_action(caller, "session.end")
     response = Response(status_code=204)
     response.delete_cookie(name, path=COOKIE_PATH, httponly=True, samesite="strict")
     return response
@@ -121,6 +128,10 @@ async def log_in(request: Request, state: StateDep, code: Annotated[str, Query(m
     cookie = state.sessions.use_code(code)
     if cookie is None:
         return HTMLResponse(_LINK_EXPIRED_PAGE, 403)
+    caller = await state.authenticator.bearers.find(state.sessions.token_of(cookie) or "")
+    if caller is not None:
+        with suppress(JournalUnavailable, EngineStopped, TimeoutError):  # to look is still possible
+            await state.record_action(caller, "session.begin")
     response = RedirectResponse("/", 303)
     response.set_cookie(
         state.sessions.cookie_name,
