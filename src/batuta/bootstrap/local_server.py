@@ -153,6 +153,7 @@ class Server(EngineHost):
         self.keep_jobs = True  # whether jobs go on when the server ends. Only `batuta down` says no.
         self.ask_to_end: Callable[[], None] | None = None  # tells the HTTP server to end; returns at once
         self.url = ""
+        self.token = ""  # the admin's, from the end of the start on
         profile_of = partial(local_profile, options=options)
         chosen = AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)
         super().__init__(store, chosen)

@@ -84,8 +84,11 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
         )
         for t in found
     ]
-    columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1), Column("EXPIRES", drop=2))
-    print_table(columns, rows, "no tokens")
+    print_table(
+        (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1), Column("EXPIRES", drop=2)),
+        rows,
+        "no tokens",
+    )
 
 
 @app.command()

@@ -158,7 +158,7 @@ def test_a_revoked_token_is_refused_at_once(api: ServedApi) -> None:
 
 def test_a_token_ends_after_90_days_unless_it_was_made_for_another_time(api: ServedApi) -> None:
     before_s = time.time()
-    kinds = ({}, {"valid_s": 60}, {"valid_s": None})
+    kinds: tuple[dict[str, float | None], ...] = ({}, {"valid_s": 60}, {"valid_s": None})
     made = [api.ask("POST", "/tokens", json={"user": "max", "role": "user", **own}).json() for own in kinds]
     lasts = [None if one["expires_s"] is None else one["expires_s"] - before_s for one in made]
     assert lasts == [pytest.approx(90 * 86_400, abs=60), pytest.approx(60, abs=60), None]
