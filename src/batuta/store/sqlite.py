@@ -22,6 +22,7 @@ BUSY_TIMEOUT_S = 5.0
 _WAL_LIMIT_BYTES = 64 << 20
 _PRIMARY_CODE = 0xFF
 _ENOUGH_BYTES = 1 << 20
+_NO_TEXT = "Could not decode to UTF-8"  # how Python tells that bytes which are read as a text are none
 
 
 class SqliteDatabase(Database):
@@ -202,9 +203,11 @@ def translate_errors(path: Path) -> Iterator[None]:
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreBusyError(f"{path} is locked by another process: {error}") from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _NO_TEXT in str(error):
+            raise _damaged(path, str(error)[:200]) from error
         raise StoreError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"a text in it is none: {error}") from error
 
 
 def _is_full(path: Path) -> bool:

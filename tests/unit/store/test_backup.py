@@ -4,6 +4,7 @@ import stat
 import threading
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_a_damaged_backup_is_refused_and_the_journal_stays(backup: Path, state: 
     with SqliteStore(state.journal) as store:
         assert store.journal.durable_seq == 320
     assert sorted(path.name for path in state.path.iterdir()) == ["jobs", "journal.db", "mark"]
+
+
+def test_no_flipped_bit_is_read_as_if_it_had_been_written(backup: Path, tmp_path: Path):
+    """Each start either says what is damaged, or finds all events and tasks as they were."""
+    data, chance = backup.read_bytes(), Random(16)
+
+    def content(path: Path) -> tuple[object, ...]:
+        with SqliteStore(path) as store:
+            return store.journal.texts_after(0), store.tasks.get("1"), deep(store.recover().world)
+
+    before, told = content(backup), list[str]()
+    for k in range(48):
+        damaged, path = bytearray(data), tmp_path / f"damaged-{k}.db"
+        damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert content(path) == before, "it was read as if it had been written"
+        except StoreError as error:
+            told.append(str(error))
+    assert len(told) >= 16
+    assert sum("damaged" in one for one in told) > 0.9 * len(told), told
 
 
 def test_what_is_no_backup_is_refused(state: StateDir, tmp_path: Path):

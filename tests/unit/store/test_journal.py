@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from batuta.core.apply import apply
-from batuta.core.event import JobEnded, JobStarted, JobSubmitted, Planned, TimePassed
-from batuta.core.job import Job, JobState
+from batuta.core.event import ActionTaken, JobEnded, JobStarted, JobSubmitted, JobWished, Planned, TimePassed
+from batuta.core.job import DesiredState, Job, JobState
 from batuta.core.plan import Decisions, Plan, Preempt, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
@@ -301,6 +301,18 @@ def test_events_of_versions_without_checksums_are_read_and_continued(place):
         store.database.write_now([("UPDATE events SET crc = NULL WHERE seq = 51", ())])
         with pytest.raises(DamagedRowError, match="event 51 "):
             store.journal.verify()
+
+
+def test_events_that_users_caused_are_found_by_user_job_and_time(journal):
+    wished = [JobWished(float(k), f"j{k % 2}", DesiredState.PARK, actor=("ana", "ben", None)[k % 3]) for k in range(6)]
+    write(journal, [*wished, TimePassed(9.0), ActionTaken(10.0, "token.create", "x", actor="\N{OWL}")])
+    assert [text.seq for text in journal.texts_by_users()] == [8, 5, 4, 2, 1]
+    assert [text.seq for text in journal.texts_by_users(limit=2)] == [8, 5]
+    assert [text.seq for text in journal.texts_by_users("ana")] == [4, 1]
+    assert [text.seq for text in journal.texts_by_users("ana", "j1")] == [4]
+    assert [text.seq for text in journal.texts_by_users(since_s=4.0)] == [8, 5]
+    assert [text.seq for text in journal.texts_by_users("\N{OWL}")] == [8]
+    assert [entry.event for entry in journal.read(1, 6)] == wished
 
 
 def test_each_journal_has_an_id_of_its_own_that_stays(place, tmp_path):
