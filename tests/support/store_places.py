@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from batuta.store.database import Database
+from batuta.store.journal import event_crc
 from batuta.store.store import Store, is_url, open_store
 from tests.support.postgres import PostgresServer, started_server
 
@@ -24,6 +26,13 @@ class Place:
     @property
     def is_file(self) -> bool:
         return not is_url(self.address)
+
+
+def rewrite_event(database: Database, seq: int, body: str) -> None:
+    """Give an event another text, with the checksum of it: as a version would that writes another form."""
+    ((time_s, job),) = database.rows("SELECT time_s, job FROM events WHERE seq = ?", seq)
+    crc = event_crc(seq, time_s, job, body)
+    database.write_now([("UPDATE events SET body = ?, crc = ? WHERE seq = ?", (body, crc, seq))])
 
 
 @pytest.fixture(scope="session")

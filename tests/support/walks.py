@@ -143,6 +143,7 @@ class Walk:
             for kind in (ev.NodeReturned, ev.NodeUncordoned):
                 self.happens(kind(self.now_s, node.name))
             self.happens(ev.GpuRepaired(self.now_s, node.name, 0))
+            self.happens(ev.ActionTaken(self.now_s, "node.mended", f"node {node.name}", actor="ana"))
 
     def node_changes(self) -> None:
         """Anything about a node may be another one than before, with jobs on it or without."""

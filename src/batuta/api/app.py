@@ -37,6 +37,7 @@ from batuta.api.routes import (
     tokens,
 )
 from batuta.api.state import AppState, end_streams
+from batuta.apitypes.server_proof import PATH as PROOF_PATH
 
 PREFIX = "/api/v1"
 _ROUTERS = (
@@ -46,7 +47,7 @@ _ROUTERS = (
 )
 _HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_router)
 """Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
-_PUBLIC = frozenset(("/healthz", "/readyz"))
+_PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
 _HEADERS_BYTES = 32 << 10
 _GRACE_S = 3
 _NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
@@ -105,6 +106,7 @@ def login_path(app: FastAPI, token_hash: str) -> str:
 def _openapi_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with bodies that are read by hand, and authentication."""
     if app.openapi_schema is None:
+        state: AppState = app.state.batuta
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
         for model in (ProblemDocument, Submit):
@@ -113,7 +115,7 @@ def _openapi_document(app: FastAPI) -> dict[str, Any]:
             schemas[model.__name__] = schema
         document["components"]["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
-            "session": {"type": "apiKey", "in": "cookie", "name": "batuta_session"},
+            "session": {"type": "apiKey", "in": "cookie", "name": state.sessions.cookie_name},
         }
         for path, item in document["paths"].items():
             for operation in item.values():

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import anyio.to_thread
 from fastapi import Depends, Request
@@ -25,11 +25,13 @@ from batuta.store.records import Role, Settings, Token, Tokens, hash_of
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _FRESH_S = 2.0  # tokens are read again after this; a change through the API is seen at once
-COOKIE = "batuta_session"
+COOKIE_PATH = "/api"  # pages and scripts of the dashboard are for all
 SESSION_S = 7 * 86_400.0
 CODE_S = 60.0
 _MAX_CODES = 1_000
 _KEY_SETTING = "session-key"
+_ENDED_SETTING = "ended-sessions"
+_MAX_ENDED = 1_000
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
 
 
@@ -67,8 +69,9 @@ class TokenAuthenticator(Protocol):
 class StoredTokenAuthenticator:
     """Tokens of the store, read again after a few seconds."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
+        self._clock = clock
         self._known: dict[str, Token] = {}
         self._read_s = float("-inf")
 
@@ -79,7 +82,9 @@ class StoredTokenAuthenticator:
         if time.monotonic() > self._read_s + _FRESH_S:
             await anyio.to_thread.run_sync(self.refresh)
         found = self._known.get(hash_)
-        return None if found is None else Caller(found.user, found.role, found.hash)
+        if found is None or not found.is_valid(self._clock()):
+            return None
+        return Caller(found.user, found.role, found.hash)
 
     def refresh(self) -> None:
         """Read all tokens again; called when one was created or revoked."""
@@ -102,7 +107,7 @@ class RequestAuthenticator:
             if scheme.lower() != "bearer" or not token.strip():
                 raise HttpProblem(401, "only bearer tokens are known here", headers=_CHALLENGE)
             found = await self.bearers.bearing(token.strip())
-        elif cookie := request.cookies.get(COOKIE):
+        elif cookie := request.cookies.get(self.sessions.cookie_name):
             check_same_origin(request)
             found = await self.bearers.find(self.sessions.token_of(cookie) or "")
         else:
@@ -159,11 +164,17 @@ class Sessions:
     """How a browser logs in: a link that works once within a minute, then a signed cookie.
 
     The cookie names a token by its hash, and is valid as long as that token: to revoke it ends its sessions.
-    The signing key is kept in the store, so that an open dashboard survives a restart of the server.
+    A session also ends at its logout: a copy of the cookie is worth nothing then. The signing key and what was
+    ended are kept in the store, so that an open dashboard survives a restart of the server, and no other does.
+
+    Browsers send cookies to all ports of a host: each server's has a name of its own, by the id of its journal.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float], journal: str = "") -> None:
+        self.cookie_name = f"batuta_session_{journal[:8]}" if journal else "batuta_session"
+        self._settings = settings
         self._clock = clock
+        self._ended = _load_ended(settings)  # by nonce: until when the cookie would be valid
         self._lock = threading.Lock()
         self._codes: dict[str, tuple[str, float]] = {}
         self._key = _load_signing_key(settings)
@@ -186,14 +197,35 @@ class Sessions:
 
     def token_of(self, cookie: str) -> str | None:
         """Return the hash of the token of a cookie; None when its signature is wrong or it has expired."""
+        facts = self._facts(cookie)
+        return None if facts is None or facts.nonce in self._ended else facts.token
+
+    def end(self, cookie: str) -> None:
+        """End the session of a cookie for good. Writes to the disk."""
+        facts = self._facts(cookie)
+        if facts is None:
+            return
+        with self._lock:
+            now_s = self._clock()
+            ended = {nonce: until_s for nonce, until_s in self._ended.items() if until_s > now_s}
+            if len(ended) >= _MAX_ENDED:
+                # Another key ends all sessions, which is better than to forget that one has ended.
+                self._settings.put(_KEY_SETTING, key := secrets.token_hex(32))
+                self._key, ended = bytes.fromhex(key), {}
+            self._ended = ended | {facts.nonce: facts.until_s}
+            self._settings.put(_ENDED_SETTING, json.dumps(self._ended))
+
+    def _facts(self, cookie: str) -> _Session | None:
+        """Return what a cookie says; None when its signature is wrong or it has expired."""
         try:
             body, _, mac = cookie.partition(".")
             if not hmac.compare_digest(mac.encode(), self._sign(body).encode()):
                 return None
             facts = json.loads(base64.urlsafe_b64decode(body))
-            return str(facts["token"]) if self._clock() < facts["until_s"] else None
+            found = _Session(str(facts["token"]), float(facts["until_s"]), str(facts["nonce"]))
         except (ValueError, KeyError, TypeError):
             return None
+        return found if self._clock() < found.until_s else None
 
     def _cookie(self, token_hash: str) -> str:
         facts = {"token": token_hash, "until_s": self._clock() + SESSION_S, "nonce": secrets.token_hex(8)}
@@ -202,6 +234,20 @@ class Sessions:
 
     def _sign(self, body: str) -> str:
         return hmac.new(self._key, body.encode(), hashlib.sha256).hexdigest()
+
+
+class _Session(NamedTuple):
+    token: str  # its hash
+    until_s: float
+    nonce: str
+
+
+def _load_ended(settings: Settings) -> dict[str, float]:
+    try:
+        stored = json.loads(settings.get(_ENDED_SETTING) or "{}")
+        return {str(nonce): float(until_s) for nonce, until_s in stored.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _load_signing_key(settings: Settings) -> bytes:

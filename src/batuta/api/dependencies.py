@@ -131,4 +131,8 @@ class ServerDependencies:
     """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses, .svc for all
     names that end so."""
     read_only: str = ""  # where jobs, nodes and queues are changed, if that is not here; empty where it is
+    prove: Callable[[str], str] | None = None
+    """Shows a client that this server is the one of its state directory; None where there is none."""
+    take_number: Callable[[int], int] = lambda number: number
+    """Makes a job number durable before it is given out, and returns it or a larger one."""
     bearers: TokenAuthenticator | None = None  # authenticates tokens; None: the tokens of the store

@@ -179,7 +179,9 @@ TokenMade = response_model(resources.Token, "TokenMade", "A new token.", role=Ro
 TokenList = answer("TokenList", "All tokens.", tokens=_listed(TokenSeen))
 
 
+AuditList = answer("AuditList", "What users did, the newest first.", events=list[dict[str, Any]])
 SessionLink = answer("SessionLink", "A link that logs a browser in.", url=str)
+ServerProof = answer("ServerProof", "What shows that this is the server of its state directory.", proof=str)
 Session = answer("Session", "Who asks.", user=str, role=Role)
 Health = answer("Health", "How the server is.", status=str)
 

@@ -30,7 +30,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_job import DEFAULT_QUEUE, LONGEST_CURVE, PRIOR_EXPONENT, check_fits, task_to_job
 from batuta.spec.task_resources import with_class_priority
-from batuta.store.records import MOST_DIGITS, IdempotencyKeys, Role
+from batuta.store.records import IdempotencyKeys, Role, job_number
 from batuta.store.store import Store
 
 P = ParamSpec("P")
@@ -39,21 +39,27 @@ P = ParamSpec("P")
 class JobIdAllocator:
     """Ids of new jobs: decimal numbers, counted up, never used twice. For the engine's thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, take: Callable[[int], int] = lambda number: number) -> None:
+        """`take` makes a number durable before it is used, and returns it or a larger one."""
         # The store keeps tasks longer than the World keeps their jobs.
         self._stored = store.tasks.largest_number()
+        self._take = take
         self._last: int | None = None
 
     def next(self, world: World) -> int:
         if self._last is None:
-            self._last = max((*map(_number, world.jobs.ids), *map(_number, world.past), self._stored))
-        self._last += 1
+            self._last = max((*map(job_number, world.jobs.ids), *map(job_number, world.past), self._stored))
+        self._last = self._take(self._last + 1)
         return self._last
 
 
-def _number(job: JobId) -> int:
-    is_number = job.isascii() and job.isdecimal() and len(job) <= MOST_DIGITS
-    return int(job) if is_number else 0
+def caused_by(actor: str, make: RequestFn) -> RequestFn:
+    """Return a request whose events say which user caused them."""
+
+    def stamped(world: World) -> Sequence[ev.Event]:
+        return [replace(event, actor=actor) if isinstance(event, ev.ByUser) else event for event in make(world)]
+
+    return stamped
 
 
 def check_named_queue(queue: str | None, quota: Quota) -> None:
@@ -221,11 +227,15 @@ class Operations:
         clock: Callable[[], float],
         experience: JobHistory | None = None,
         user_priority: int = USER_PRIORITY,
+        take_number: Callable[[int], int] = lambda number: number,
     ) -> None:
-        """`user_priority` is the highest that users may give jobs of queues without a limit of their own."""
+        """`user_priority` is the highest that users may give jobs of queues without a limit of their own.
+
+        `take_number` makes a job number durable before it is given out (see `JobIdAllocator`).
+        """
         self._user_priority = user_priority
         self._keys: IdempotencyKeys = store.idempotency
-        self._numbers = JobIdAllocator(store)
+        self._numbers = JobIdAllocator(store, take_number)
         self._clock = clock
         self._experience = experience or NoJobHistory()
 

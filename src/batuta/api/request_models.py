@@ -115,11 +115,16 @@ class ShadowPut(RequestModel):
     policy: Annotated[str, StringConstraints(pattern=rf"^$|{POLICY}")]
 
 
+TOKEN_VALID_S = 90 * 86_400.0  # of a new token, unless said otherwise
+
+
 class TokenPost(RequestModel):
     """Whom a new token shall stand for."""
 
     user: Annotated[str, StringConstraints(pattern=USER)]
     role: Annotated[Role, Field(strict=False)]
+    valid_s: Annotated[float, Field(gt=0, le=100 * 365 * 86_400)] | None = TOKEN_VALID_S
+    """How long it is valid; null: until it is revoked."""
 
 
 class MendedPost(RequestModel):

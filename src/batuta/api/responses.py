@@ -19,6 +19,7 @@ from starlette.responses import Response
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import EngineStopped
 from batuta.spec.problem import InputError, Problem
+from batuta.store.errors import CodecError
 
 
 def to_json(value: Any) -> bytes:
@@ -89,6 +90,7 @@ def install_error_handlers(app: FastAPI) -> None:
         (RequestValidationError, _invalid),
         (HTTPException, _http),
         (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=_LATER)),
+        (CodecError, lambda error: HttpProblem(500, str(error))),
         (EngineStopped, lambda error: HttpProblem(503, str(error))),
         (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),
         (Exception, lambda _: HttpProblem(500, "this is a fault of the server; its log has the details")),

@@ -14,15 +14,16 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, FastAPI, Request
 
-from batuta.api.auth import RequestAuthenticator, Sessions, StoredTokenAuthenticator
+from batuta.api.auth import Caller, RequestAuthenticator, Sessions, StoredTokenAuthenticator
 from batuta.api.dependencies import ServerDependencies
 from batuta.api.event_feed import EventFeed
 from batuta.api.event_text import StoryCache
 from batuta.api.forecast_cache import ForecastCache
-from batuta.api.operations import Operations
+from batuta.api.operations import Operations, caused_by
 from batuta.api.snapshot import SnapshotCache, WorldSnapshot
 from batuta.api.timeline import GpuTimeline
 from batuta.api.views import TaskViewCache
+from batuta.core import event as ev
 from batuta.core.world import World
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import RequestFn
@@ -48,10 +49,10 @@ class AppState:
         )
         forecast_finishes = dict if self.forecasts is None else self.forecasts.finishes_s
         self.snapshots = SnapshotCache(deps.service, deps.cycles, forecast_finishes)
-        self.sessions = Sessions(deps.store.settings, deps.clock)
-        self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens)
+        self.sessions = Sessions(deps.store.settings, deps.clock, deps.store.journal.id)
+        self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens, deps.clock)
         self.authenticator = RequestAuthenticator(deps.bearers or self.stored_tokens, self.sessions)
-        self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority)
+        self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority, deps.take_number)
         self.stories = StoryCache(self.journal)
         self.tasks = TaskViewCache(deps.store.database)
         self.timeline = GpuTimeline()
@@ -74,12 +75,19 @@ class AppState:
     async def snapshot(self) -> WorldSnapshot:
         return await self.snapshots.newest()
 
-    async def request(self, make: RequestFn) -> None:
-        """Have the engine carry out a request; return when it is durable.
+    async def record_action(self, caller: Caller, action: str, target: str = "") -> None:
+        """Write down what a user did that is not of the World: for the audit. Not where nothing is changed."""
+        if self.deps.read_only:
+            return
+        await self.request(lambda world: [ev.ActionTaken(max(self.now_s(), world.now_s), action, target)], caller)
+
+    async def request(self, make: RequestFn, caller: Caller) -> None:
+        """Have the engine carry out a request of a user; return when it is durable.
 
         Raises JournalUnavailable when nothing can be stored, TimeoutError when the engine does not answer.
         """
-        waiting, begun_s = asyncio.wrap_future(self.service.request(make)), time.monotonic()
+        waiting = asyncio.wrap_future(self.service.request(caused_by(caller.user, make)))
+        begun_s = time.monotonic()
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_EVERY_S))[0]:
                 if trouble := self.service.cannot_store:

@@ -427,6 +427,7 @@ class Token:
     role: str
     hash: str = ""
     created_s: float | None = None
+    expires_s: float | None = None  # None: it does not end by itself
     token: str | None = field(default=None, repr=False)
 
 

@@ -31,7 +31,7 @@ class Leftover:
 
 def run_server(options: UpOptions, ready: Callable[[Server], None], *, demo: bool = False, stay: bool = False) -> int:
     """Serves until it is told to end. What is wrong with the state directory is told as a ClientError."""
-    with _state_told():
+    with told_state():
         if demo:
             from batuta.bootstrap.demo import run_demo
 
@@ -45,7 +45,7 @@ def prepare_home(home: Path) -> None:
     """Makes a state directory. What is wrong with it is told as a ClientError."""
     from batuta.store.state_dir import StateDir
 
-    with _state_told():
+    with told_state():
         StateDir(home).prepare()
 
 
@@ -53,7 +53,7 @@ def server_pid(home: Path) -> int | None:
     """The process that has a state directory, by its lock; None when it is free."""
     from batuta.store.state_dir import lock_holder
 
-    with _state_told():
+    with told_state():
         holder = lock_holder(home / "lock")
     return None if holder is None else holder.pid
 
@@ -95,7 +95,8 @@ def _command_of(pid: int) -> str:
 
 
 @contextmanager
-def _state_told() -> Iterator[None]:
+def told_state() -> Iterator[None]:
+    """Within it, what is wrong with a state directory is told as a ClientError."""
     from batuta.store.errors import StoreError
 
     try:

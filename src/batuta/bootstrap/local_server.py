@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from batuta.api.app import ApiServer, create_app
 from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY
+from batuta.apitypes.server_proof import server_proof
 from batuta.backends.local.addresses import node_address
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
@@ -30,6 +31,7 @@ from batuta.backends.local.job_manager import expected_jobs
 from batuta.backends.local.mounts import why_no_views
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.bootstrap.local_gpus import LocalGpus
+from batuta.bootstrap.local_state import open_own_store
 from batuta.bootstrap.serving import call_at_signals, listen
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
@@ -67,6 +69,8 @@ from batuta.spec.task import Task
 from batuta.spec.task_paths import PathRules
 from batuta.spec.task_resources import VIRTUAL_GPU
 from batuta.spec.task_serialization import task_from_json
+from batuta.store.errors import DamagedRowError
+from batuta.store.identity import StateMark
 from batuta.store.records import Role
 from batuta.store.state_dir import StateDir
 from batuta.store.store import SqliteStore
@@ -127,6 +131,7 @@ class UpOptions:
     health_rules: Path | str | None = None  # what errors of GPUs mean; None: as Batuta has it
     ranks: RankRules = field(default_factory=RankRules)
     """When ranks hold a job up, where the job itself says nothing, and what follows."""
+    set_aside: bool = False  # whether folders that are not of this journal's jobs are moved out of the way
     otlp: str = ""  # where traces of cycles are sent; empty: nowhere
     log_format: LogFormat = LogFormat.JSON
 
@@ -135,13 +140,20 @@ class Server(EngineHost):
     """Everything that `batuta up` is made of, wired together. It runs from `serve` on."""
 
     def __init__(
-        self, options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes, health_rules: HealthRules
+        self,
+        options: UpOptions,
+        state: StateDir,
+        store: SqliteStore,
+        mark: StateMark,
+        local: LocalNodes,
+        health_rules: HealthRules,
     ) -> None:
         self.options, self.state = options, state
         self.log = log = open_log(state.path / "server.log", options.log_format)
         self.keep_jobs = True  # whether jobs go on when the server ends. Only `batuta down` says no.
         self.ask_to_end: Callable[[], None] | None = None  # tells the HTTP server to end; returns at once
         self.url = ""
+        self.token = ""  # the admin's, from the end of the start on
         profile_of = partial(local_profile, options=options)
         chosen = AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)
         super().__init__(store, chosen)
@@ -167,6 +179,7 @@ class Server(EngineHost):
             since_s=world.now_s,
             ranks=options.ranks,
             fence=fence,
+            journal=store.journal.id,
         )
         backend.resume(expected_jobs(world))
         self.gpus.prepare(self._replicas_can_start, fence)
@@ -198,6 +211,8 @@ class Server(EngineHost):
             open_metrics=options.open_metrics,
             metrics_per_job=options.metrics_per_job,
             hosts=() if options.listen == LOOPBACK else (options.listen,),
+            take_number=mark.take_number,
+            prove=lambda nonce: server_proof(self.token, nonce, self.url),
         )
         self.token = _admin_token(state, store)
         self.health.start()
@@ -245,7 +260,9 @@ def built(options: UpOptions) -> Iterator[Server]:
     with state.lock:
         # It is removed at a clean end: a server that finds it checks the whole journal first.
         unclean = (state.path / "server.json").exists()
-        server = Server(options, state, SqliteStore(state.journal, check=unclean), local, rules)
+        mark = StateMark(state)
+        store = open_own_store(state, mark, check=unclean, strays_aside=options.set_aside)
+        server = Server(options, state, store, mark, local, rules)
         try:
             yield server
         finally:
@@ -274,7 +291,10 @@ def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task
     """What a living job runs, and what it asks for now. Only the engine's thread may ask."""
 
     def read(job: str) -> tuple[Task, Job]:
-        text = store.tasks.get(job)
+        try:
+            text = store.tasks.get(job)
+        except DamagedRowError as error:
+            raise KeyError(str(error)) from error
         if text is None:
             raise KeyError(f"job {job} has no task in the journal")
         return task_from_json(text), world.jobs.jobs[world.jobs.row(job)]

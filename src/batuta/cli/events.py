@@ -16,6 +16,18 @@ HIDDEN_TYPES = ("JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePass
 """Types that are printed only with --type or as JSON."""
 
 
+ACTIONS = {
+    "token.create": "a token is made for {}",
+    "token.revoke": "a token is revoked: {}",
+    "session.begin": "a browser is signed in",
+    "session.end": "a browser is signed out",
+    "server.shutdown": "the server is ended{}",
+    "node.mended": "{} is said to be mended",
+    "shadow.set": "policy {} watches from now on",
+}
+"""What users did that is not of the World."""
+
+
 def events(
     follow: Annotated[bool, flag("--follow/--no-follow -f", "Go on as they happen.")] = False,
     tail: Annotated[int, option("The last N first.", "N", names="--tail -n", min=0)] = 20,
@@ -209,6 +221,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed{_reason_suffix(data)}",
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
     "HealthChanged": _health,
+    "ActionTaken": lambda data: ACTIONS.get(data["action"], data["action"]).format(data.get("target", "")),
     "GpusUsed": _gpu_usage,
     "QuotaSet": lambda data: (
         f"quota is set: {len(data['quota']['cluster_queues'])} cluster queue"

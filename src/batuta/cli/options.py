@@ -101,7 +101,10 @@ OWN_CLUSTER_OPTIONS = frozenset(("install", "operator"))  # verbs with --kubecon
 ANSWERED_BY_OPERATOR = frozenset(("eta", "whatif", "replay", "shadow", "report", "dashboard"))
 """Verbs that the operator of a cluster answers over HTTP, as a server does."""
 NO_CLUSTER = ANSWERED_BY_OPERATOR | frozenset(
-    (*("up", "down", "token", "completion"), *("simulate", "compare", "allocate", "policies", "trace"))
+    (
+        *("up", "down", "token", "audit", "backup", "restore", "completion"),
+        *("simulate", "compare", "allocate", "policies", "trace"),
+    )
 )
 """Verbs that take no cluster before them."""
 

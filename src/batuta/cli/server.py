@@ -118,6 +118,10 @@ def up(
     ] = "30m",
     retain_jobs: Annotated[int, option("How many jobs that are over are kept.", "N", min=0)] = 10_000,
     retain_days: Annotated[float, option("How long jobs that are over are kept.", "D")] = 7.0,
+    set_aside: Annotated[
+        bool,
+        flag("--set-aside", "Start although the journal is not that of the jobs' folders: move those to set-aside/."),
+    ] = False,
     otlp: OtlpOption = None,
     log_format: Annotated[LogFormat, option("How the lines of server.log look.")] = LogFormat.JSON,
     health_log: Annotated[
@@ -202,6 +206,7 @@ def up(
         health_log=None if health_log is None else health_log.absolute(),
         health_rules=None if health_rules is None else health_rules.absolute(),
         ranks=rank_rules(hang_after_s, stragglers),
+        set_aside=set_aside,
         otlp=otlp or "",
         log_format=log_format,
         **({"gpu_type": gpu_type} if gpu_type is not None else {}),

@@ -14,6 +14,8 @@ from batuta.cli.options import HomeOption, Output, OutputOption, argument, conne
 from batuta.cli.output import Column, format_time, is_interactive, print_json, print_stderr, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ClientError
+from batuta.spec.problem import InputError
+from batuta.spec.quantity import parse_duration_s
 
 Role = StrEnum("Role", {"VIEWER": "viewer", "USER": "user", "ADMIN": "admin"})
 
@@ -35,6 +37,9 @@ def token() -> None:
 def create(
     user: Annotated[str, option("Whose jobs they will be.", names="--user -u")],
     role: Annotated[Role, option("viewer reads, user submits and changes own jobs, admin does all.")] = Role.USER,
+    expires: Annotated[
+        str, option("How long it is valid, as in 12h or 90d; never: until it is revoked.", "TIME")
+    ] = "90d",
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -42,13 +47,17 @@ def create(
 
     Example: batuta token create --user ana --role user
     """
+    valid_s = None if expires == "never" else parse_duration_s(expires, "--expires")
+    if valid_s is not None and valid_s <= 0:
+        raise InputError.of(f"--expires must be more than 0, found {expires}", fix="as in 90d, or never")
     with connect_to_server(home) as client:
-        made = client.create_token(user, role.value)
+        made = client.create_token(user, role.value, valid_s)
         url = client.address.url if client.address else ""
     if output is Output.JSON:
         print_json(made)
         return
-    print_stderr(f"a token for {made.user} ({made.role}); keep it, it is not shown again:")
+    until = f"until {format_time(made.expires_s)}" if made.expires_s else "until it is revoked"
+    print_stderr(f"a token for {made.user} ({made.role}), valid {until}; keep it, it is not shown again:")
     typer.echo(made.token)
     print_stderr(f"to use it: export BATUTA_SERVER={url} BATUTA_TOKEN=…")
 
@@ -62,10 +71,24 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
     with connect_to_server(home) as client:
         found = client.tokens()
     if output is Output.JSON:
-        print_json([{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found])
+        names = ("hash", "user", "role", "created_s", "expires_s")
+        print_json([{name: getattr(one, name) for name in names} for one in found])
         return
-    rows = [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found]
-    print_table((Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1)), rows, "no tokens")
+    rows = [
+        (
+            t.hash[:_SHOWN],
+            t.user,
+            t.role,
+            format_time(t.created_s),
+            format_time(t.expires_s) if t.expires_s else "never",
+        )
+        for t in found
+    ]
+    print_table(
+        (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1), Column("EXPIRES", drop=2)),
+        rows,
+        "no tokens",
+    )
 
 
 @app.command()

@@ -29,6 +29,7 @@ class Address:
     token: str = field(default="", repr=False)
     home: Path | None = None  # its state directory, when it was found through that
     pid: int | None = None
+    secret: str = field(default="", repr=False)  # what a server of that state directory knows, and no other does
 
     @property
     def name(self) -> str:
@@ -52,8 +53,9 @@ def find_address(
     if not isinstance(url, str) or not url:
         raise no_server(folder)
     pid = facts.get("pid")
-    found = token if token is not None else _read_token(folder)
-    return Address(_checked_url(url), found, folder, pid if isinstance(pid, int) else None)
+    secret = _read_token(folder)
+    found = token if token is not None else secret
+    return Address(_checked_url(url), found, folder, pid if isinstance(pid, int) else None, secret)
 
 
 def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Path:

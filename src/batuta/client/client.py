@@ -399,12 +399,29 @@ class Client(JobClient):
                 return tuple(found[-count:]) if count else ()
             window *= 8
 
+    def audit(
+        self,
+        *,
+        user: str | None = None,
+        job: a.Job | str | None = None,
+        since_s: float | None = None,
+        limit: int = 1_000,
+    ) -> tuple[a.Event, ...]:
+        """What users did, the oldest first; `actor` of an event's data is the user. At most the last `limit`."""
+        only = job.id if isinstance(job, a.Job) else job
+        params = {"user": user, "job": only, "since_s": since_s, "limit": limit}
+        found = self._transport.json("GET", "/audit", params=params)
+        events = found.get("events") if isinstance(found, dict) else None
+        if not isinstance(events, list):
+            raise AnswerError("the server's answer has no events")
+        return tuple(a.Event(int(one["seq"]), str(one["type"]), one) for one in reversed(events))
+
     def tokens(self) -> tuple[a.Token, ...]:
         return decode_list(a.Token, self._transport.json("GET", "/tokens"), "tokens")
 
-    def create_token(self, user: str, role: str) -> a.Token:
-        """Creates a token. The server shows it only this once."""
-        return self._call(a.Token, "POST", "/tokens", json={"user": user, "role": role})
+    def create_token(self, user: str, role: str, valid_s: float | None = 90 * 86_400.0) -> a.Token:
+        """Creates a token, which ends after 90 days, another time, or never (None). It is shown only this once."""
+        return self._call(a.Token, "POST", "/tokens", json={"user": user, "role": role, "valid_s": valid_s})
 
     def revoke_token(self, token_hash: str) -> None:
         self._transport.json("DELETE", f"/tokens/{quote(token_hash, safe='')}")

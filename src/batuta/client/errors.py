@@ -15,6 +15,10 @@ class NoServerError(ClientError):
     """No server answers at the address."""
 
 
+class UnprovenServerError(NoServerError):
+    """Another program listens at the address of the server of a state directory. It was sent no token."""
+
+
 class AnswerError(ClientError):
     """The server answered something that this version does not understand."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +17,17 @@ from urllib.parse import urlsplit
 import httpx2
 
 from batuta.apitypes.resources import Event, Job
+from batuta.apitypes.server_proof import PATH as PROOF_PATH
+from batuta.apitypes.server_proof import is_proof
 from batuta.client.address import SERVER_VARIABLE, Address, no_server
-from batuta.client.errors import AnswerError, ApiError, ClientError, NoServerError, WaitTimeoutError
+from batuta.client.errors import (
+    AnswerError,
+    ApiError,
+    ClientError,
+    NoServerError,
+    UnprovenServerError,
+    WaitTimeoutError,
+)
 from batuta.spec.problem import Problem
 
 PREFIX = "/api/v1"
@@ -24,6 +35,7 @@ TIMEOUT_S = 30.0
 PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # between tries. Together they are longer than a restart of the server takes.
 LONG_PAUSES_S = (*PAUSES_S, *[2.0] * 26)
 """For streams: a minute, for a server that was killed and is started again by hand."""
+_PROOF_HOLDS_S = 1.0  # after its last answer a server may have ended, and another program may have its port
 _HINTS = {
     401: "the token is missing or unknown: see $BATUTA_TOKEN, or the file `token` of the state directory",
     413: "the request is larger than the server takes (1 MiB)",
@@ -44,6 +56,7 @@ class Transport:
     _http: httpx2.Client | None = field(default=None, init=False)
     _met: bool = field(default=False, init=False)
     """Whether this server ever answered: one that did is waited for when it goes away."""
+    _answered_s: float = field(default=-math.inf, init=False)
 
     def json(self, method: str, path: str, *, repeatable: bool | None = None, **request: Any) -> Any:
         """The parsed answer; None when there is none."""
@@ -71,7 +84,9 @@ class Transport:
             repeatable = method in ("GET", "PUT", "DELETE")
         for tried, pause_s in enumerate((*(pauses_s or self.pauses_s), None)):
             try:
-                return self._checked(self._client().request(method, _full(path), params=_known(params), **request))
+                http, own = self._client(), {"params": _known(params), **request}
+                own["headers"] = {**self._credentials(http), **(own.get("headers") or {})}
+                return self._checked(http.request(method, _full(path), **own))
             except (httpx2.ConnectError, httpx2.ConnectTimeout, NoServerError) as error:
                 # Nothing was sent, so this is safe for all requests. A server that ended properly takes its
                 # address with it, and is not waited for as long as one that was killed.
@@ -93,7 +108,9 @@ class Transport:
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
         limits, asked = httpx2.Timeout(self.timeout_s, read=quiet_s), _known(params)
-        with self._client().stream("GET", _full(path), headers=headers, params=asked, timeout=limits) as response:
+        http = self._client()
+        sent = {**self._credentials(http), **(headers or {})}
+        with http.stream("GET", _full(path), headers=sent, params=asked, timeout=limits) as response:
             if response.is_error:
                 response.read()
             yield self._checked(response)
@@ -108,6 +125,7 @@ class Transport:
         if self._http is not None:
             self._http.close()
             self._http = None
+        self._answered_s = -math.inf
 
     def _client(self) -> httpx2.Client:
         if self._http is None:
@@ -115,13 +133,21 @@ class Transport:
             self._http = self._open(self.address)
         return self._http
 
+    def _credentials(self, http: httpx2.Client) -> dict[str, str]:
+        """The header with the token, for a server that has just shown who it is where it can."""
+        address = self.address
+        if address is None or not address.token:
+            return {}
+        # A server somewhere else shows that by its certificate.
+        if address.home is not None and time.monotonic() - self._answered_s > _PROOF_HOLDS_S:
+            _demand_proof(http, address)
+        return {"Authorization": f"Bearer {address.token}"}
+
     def _open(self, address: Address) -> httpx2.Client:
         parts = urlsplit(address.url)
         local = parts.hostname in ("127.0.0.1", "localhost", "::1")
-        headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
         return httpx2.Client(
             base_url=address.url,
-            headers=headers,
             timeout=self.timeout_s,
             transport=self.over,
             # A proxy is for the world outside; certificates are only loaded where they are needed.
@@ -131,6 +157,7 @@ class Transport:
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
         self._met = True
+        self._answered_s = time.monotonic()
         if response.is_error:
             raise read_problem(response)
         return response
@@ -145,6 +172,22 @@ class Transport:
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         hint = f" (${SERVER_VARIABLE} says to ask there)" if SERVER_VARIABLE in os.environ else ""
         return NoServerError(f"{where} cannot be reached: {why}{hint}")
+
+
+def _demand_proof(http: httpx2.Client, address: Address) -> None:
+    """Raise UnprovenServerError unless what listens there knows the secret of the state directory."""
+    nonce = secrets.token_hex(32)
+    response = http.get(_full(PROOF_PATH), params={"nonce": nonce})
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    given = answer.get("proof") if response.is_success and isinstance(answer, dict) else None
+    if not is_proof(given, address.secret, nonce, address.url):
+        raise UnprovenServerError(
+            f"what listens at {address.url} is not the server of {address.name}, or one of an older version: it cannot "
+            "show that it knows the secret there. No token was sent. Stop it, and start the server again: batuta up"
+        )
 
 
 def read_problem(response: httpx2.Response) -> ApiError:

@@ -70,7 +70,7 @@ def _policy_set(world: World, event: ev.PolicySet) -> None:
     world.policy = event.policy
 
 
-def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
+def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged | ev.ActionTaken) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
@@ -478,6 +478,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.PolicySet: _policy_set,
     ev.JobHeldUp: _held_up,
     ev.HealthChanged: _time_passed,
+    ev.ActionTaken: _time_passed,
     ev.TrialMeasured: _trial_measured,
     ev.TimePassed: _time_passed,
 }

@@ -43,6 +43,7 @@ class JobSubmitted(_Timed):
     job: Job
     cause: str = "submit"
     task: str = ""  # what it runs, as JSON, for a backend that can: the World does not care
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class JobChanged(_Timed):
 
     job: Job
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class JobWished(_OfJob):
 
     wish: DesiredState
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 HELD_UP_CAUSE = "held-up"  # the cause of what the scheduler does about a job that some ranks hold up
@@ -180,6 +183,7 @@ class PolicySet(_Timed):
 
     policy: str
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,7 @@ class NodeCordoned(_OfNode):
     """No new replicas here; those that run stay."""
 
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +239,7 @@ class NodeUncordoned(_OfNode):
     """The node may get new replicas again."""
 
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +285,17 @@ class QuotaSet(_Timed):
 
     quota: Quota
     cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})  # the user who did it, where a user did
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTaken(_Timed):
+    """A user did something that is not of the World: made a token, logged in, ended the server. For the audit."""
+
+    action: str  # such as token.create
+    target: str = ""  # what it was done to
+    cause: str = "user"
+    actor: str | None = field(default=None, metadata={"rare": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +340,12 @@ Event: TypeAlias = (
     | HealthChanged
     | GpusUsed
     | QuotaSet
+    | ActionTaken
     | TimePassed
     | Planned
 )
+
+ByUser: TypeAlias = (
+    JobSubmitted | JobChanged | JobWished | PolicySet | NodeCordoned | NodeUncordoned | QuotaSet | ActionTaken
+)
+"""Events that users cause: they have an actor then."""

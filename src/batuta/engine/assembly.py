@@ -20,6 +20,7 @@ from batuta.engine.fence import Fence
 from batuta.engine.history import History, Settings
 from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine, Live
+from batuta.engine.observed_time import ObservedTime
 from batuta.engine.observers import Observer, Observers
 from batuta.engine.ports import Journal, LiveBackend, RecoveredWorld
 from batuta.engine.profile import live_cadence
@@ -48,7 +49,7 @@ class StateStore(Protocol):
 
     def recover(self) -> RecoveredWorld: ...
 
-    def maintenance(self, recovered: RecoveredWorld, fence: Fence) -> Maintenance: ...
+    def maintenance(self, recovered: RecoveredWorld, fence: Fence, time: ObservedTime) -> Maintenance: ...
 
     def close(self) -> None: ...
 
@@ -80,7 +81,8 @@ class Assembly:
         self._store, self._options = store, options
         self._journal = RetryingJournal(store.journal)
         self._state = JournaledWorld(self.world, self._journal)
-        self._maintenance = store.maintenance(self.recovered, self.fence)
+        self.time = ObservedTime(store.settings, self.world.now_s)
+        self._maintenance = store.maintenance(self.recovered, self.fence, self.time)
         self.history = History(store.settings, fence=self.fence)
         self.shadow = Shadow(self.world, options.profile_of, options.shadow, fence=self.fence)
 
@@ -128,7 +130,7 @@ class Assembly:
             Live(self.requests, profile_of, guard, next_due_s),
         )
         self.service = Service(engine, self.requests, self._journal, guard, self._backend.wake, self.fence)
-        retention = Retention(self._options.keep, self.requests.ask, forget)
+        retention = Retention(self._options.keep, self.requests.ask, forget, self.time)
         self.service.after_step("snapshots of the journal", self._maintenance.after_step)
         self.service.after_step("forgetting of jobs", retention.after_step)
         self.service.after_step("learning from jobs", self.history.after_step)

@@ -19,7 +19,7 @@ from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend
 from batuta.engine.requests import Requests
 
-_NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, ev.HealthChanged)
+_NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, ev.HealthChanged, ev.ActionTaken)
 """What is reported all the time: good to know, but nothing waits for it."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from batuta.core.event import Event, JobForgotten
 from batuta.core.job import JobId
 from batuta.core.world import World
+from batuta.engine.observed_time import ObservedTime
 from batuta.engine.requests import EngineStopped, RequestFn
 
 _log = logging.getLogger(__name__)
@@ -33,12 +33,15 @@ class Keep:
             raise ValueError(f"age_s must be > 0, found {self.age_s}")
 
 
-def outlived(world: World, keep: Keep, now_s: float, most: int) -> list[JobId]:
-    """The jobs that are kept no longer, the one that ended first before all others; at most so many."""
+def outlived(world: World, keep: Keep, before_s: float, most: int) -> list[JobId]:
+    """The jobs that are kept no longer, the one that ended first before all others; at most so many.
+
+    Those that ended before a time are too old.
+    """
     found: list[JobId] = []
     too_many = len(world.past) - keep.jobs
     for number, past in enumerate(world.past.values()):
-        if len(found) == most or (number >= too_many and past.end_s >= now_s - keep.age_s):
+        if len(found) == most or (number >= too_many and past.end_s >= before_s):
             break
         found.append(past.job.id)
     return found
@@ -55,21 +58,21 @@ class Retention:
     keep: Keep
     ask: Callable[[RequestFn], object]
     remove: Callable[[JobId], None]
-    clock: Callable[[], float] = time.time
+    time: ObservedTime
     _next_s: float = -math.inf
 
     def after_step(self, world: World) -> None:
-        now_s = self.clock()
-        if now_s < self._next_s:
+        steady_s = self.time.steady()
+        if steady_s < self._next_s:
             return
-        self._next_s = now_s + _LOOK_EVERY_S
-        if outlived(world, self.keep, now_s, 1):
+        self._next_s = steady_s + _LOOK_EVERY_S
+        if outlived(world, self.keep, self.time.before_s(self.keep.age_s), 1):
             with suppress(EngineStopped):
                 self.ask(self._forget)
 
     def _forget(self, world: World) -> Sequence[Event]:
-        now_s = self.clock()
-        jobs = outlived(world, self.keep, now_s, _AT_ONCE)
+        now_s = self.time.clock()
+        jobs = outlived(world, self.keep, self.time.before_s(self.keep.age_s), _AT_ONCE)
         if len(jobs) == _AT_ONCE:
             self._next_s = -math.inf  # there may be more
         return [JobForgotten(max(now_s, world.now_s), job) for job in jobs if self._is_removed(job)]

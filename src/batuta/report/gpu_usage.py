@@ -214,7 +214,11 @@ def _fragmented(free: list[int], waiting: list[Job], gpu_type: str) -> int:
     return sum(free) - useful if useful >= job.min else sum(free)
 
 
-_IGNORED = (*(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten), ev.HealthChanged)
+_IGNORED = (
+    *(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten),
+    ev.HealthChanged,
+    ev.ActionTaken,
+)
 """Events that change the GPUs of no job."""
 
 _KeepsProgress: TypeAlias = Callable[[Job], bool]

@@ -23,8 +23,9 @@ _WORDS = {
     "REAL": "DOUBLE PRECISION",  # the same
     "BLOB": "BYTEA",
     "WITHOUT ROWID": "",  # how SQLite lays out a table
+    "hex(randomblob(16))": "replace(gen_random_uuid()::text, '-', '')",  # 32 random digits
 }
-_WORD = re.compile(rf"--[^\n]*|'[^']*'|\b(?P<word>{'|'.join(_WORDS)})\b")
+_WORD = re.compile(rf"--[^\n]*|'[^']*'|\b(?P<word>{'|'.join(map(re.escape, _WORDS))})(?!\w)")
 _PLACE = re.compile(r"\?(\d*)")
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -47,6 +48,7 @@ class Database(ABC):
     """
 
     name: str  # its name in messages, without secrets
+    way_out: str  # what to do when something in it is damaged
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

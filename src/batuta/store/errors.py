@@ -41,6 +41,10 @@ class CodecError(StoreError):
     """Stored text or bytes are damaged, or come from a version with another format."""
 
 
+class DamagedRowError(CodecError):
+    """A stored row is not what was written: its checksum is wrong, or missing."""
+
+
 class UnknownEventError(CodecError):
     """An event of a type that this version does not know."""
 
@@ -51,6 +55,10 @@ class RecoveryError(StoreError):
 
 class StateDirError(StoreError):
     """The state directory cannot be used as it is."""
+
+
+class OtherStateError(StateDirError):
+    """Journal and state directory do not belong together: one of them was lost, cut or exchanged."""
 
 
 class AlreadyRunningError(StoreError):

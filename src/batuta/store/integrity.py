@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.engine.soundness import Finding, error, note, ok, warning
-from batuta.store.sqlite import APPLICATION_ID
+from batuta.store.errors import SchemaError, StoreError
+from batuta.store.journal import JournalReader
+from batuta.store.sqlite import APPLICATION_ID, SqliteDatabase
 
 SLOW_BYTES = 512 << 20  # up to this size a check reads the whole journal; that takes a few seconds
 LARGE_WAL_BYTES = 256 << 20  # SQLite checkpoints the write-ahead log at 64 MiB, unless a reader stays open for hours
 LARGE_BYTES = 8 << 30
 MUCH_PER_DAY = 5_000_000  # events; a cluster of ten thousand GPUs produces fewer
 _STALE_EVENTS = 200_000  # a snapshot is due every 20,000 events: at ten times that, saving fails
-_MOVE_AWAY = "move it away with its -wal and -shm, and put back a copy or begin with an empty one"
+_MOVE_AWAY = "batuta restore FILE --replace; or move it away with its -wal and -shm, and batuta up --set-aside"
 _OPEN_S = 5.0
 
 
@@ -59,10 +61,21 @@ def _check(connection: sqlite3.Connection, path: Path, full: bool) -> Iterator[F
         if damage != ["ok"]:
             yield error("journal", f"is damaged: {'; '.join(damage)[:200]}", _MOVE_AWAY)
             return
+        try:
+            _verify(path)
+        except StoreError as trouble:
+            yield error("journal", str(trouble), _MOVE_AWAY)
+            return
         yield ok("journal", f"sound: events {facts.first_seq:,} to {facts.last_seq:,}, {_size(facts.bytes)}")
     else:
         yield note("journal", f"{_size(facts.bytes)}: not looked through for damage", "batuta doctor --full")
     yield from _growth(facts)
+
+
+def _verify(path: Path) -> None:
+    """Check every event; a journal of another version is left to the server, which brings it up to date."""
+    with suppress(SchemaError), closing(SqliteDatabase(path, read_only=True)) as database:
+        JournalReader(database).verify()
 
 
 def _growth(facts: JournalStats) -> Iterator[Finding]:

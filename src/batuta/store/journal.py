@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batuta.core.event import Event, JobSubmitted, Planned
+from batuta.core.event import ByUser, Event, JobSubmitted, Planned
 from batuta.core.job import JobId
 from batuta.core.plan import Decisions
 from batuta.store.codec import (
@@ -24,12 +25,18 @@ from batuta.store.codec import (
     with_decisions,
     without_decisions,
 )
-from batuta.store.database import Database, Statement, require_storable, storable_text
-from batuta.store.errors import CodecError
+from batuta.store.database import Database, Statement, storable_text
+from batuta.store.errors import CodecError, DamagedRowError
 from batuta.store.records import Tasks
 from batuta.store.snapshots import Snapshots
 
 PAGE = 1_000
+
+
+def event_crc(seq: int, time_s: float | None, job: str | None, body: str) -> int:
+    """Return the checksum of a row of `events`: of all its columns, so that none can be exchanged for another's."""
+    # Signed: SQLite then needs four bytes for it, and not six.
+    return (zlib.crc32(f"{seq}|{time_s!r}|{job}|{body}".encode()) ^ 0x80000000) - 0x80000000
 
 
 class StoredEvent(NamedTuple):
@@ -45,6 +52,13 @@ class JournalReader:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._base: tuple[int, Decisions] | None = None  # cache of the last plan that others were written as changes of
+        row = database.row("SELECT journal, checked_from FROM identity")
+        if row is None:
+            raise DamagedRowError(
+                f"{database.name} is damaged: it does not say which journal it is. {database.way_out}"
+            )
+        self.id = str(row[0])  # made at random with the journal
+        self._checked_from = int(row[1])
 
     @property
     def first_seq(self) -> int:
@@ -69,8 +83,8 @@ class JournalReader:
 
     def texts_after(self, seq: int, limit: int = PAGE) -> list[StoredEvent]:
         """Return the events after `seq` as stored JSON, as for a client that reconnects with Last-Event-ID."""
-        sql = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
-        return [StoredEvent(*row) for row in self._database.rows(sql, seq, limit)]
+        sql = "SELECT seq, time_s, job, body, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        return self._checked(self._database.rows(sql, seq, limit))
 
     def all_after(self, seq: int = 0, *, decisions: bool = True) -> Iterator[JournalEntry]:
         """Yield all events after `seq`, a page at a time."""
@@ -82,12 +96,45 @@ class JournalReader:
         """Return events about one job, and plans that change it, oldest first."""
         key = storable_text(job)
         rows = self._database.rows(
-            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
-            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
-            "ORDER BY seq LIMIT ?",
+            "SELECT seq, time_s, job, body, crc FROM events WHERE job = ? AND seq > ? UNION ALL "
+            "SELECT seq, time_s, events.job, body, crc FROM plan_jobs JOIN events USING (seq) "
+            "WHERE plan_jobs.job = ? AND seq > ? ORDER BY seq LIMIT ?",
             *(key, after, key, after, limit),
         )
-        return [StoredEvent(*row) for row in rows]
+        return self._checked(rows)
+
+    def texts_by_users(
+        self, user: str | None = None, job: JobId | None = None, since_s: float | None = None, limit: int = PAGE
+    ) -> list[StoredEvent]:
+        """Return events that users caused, the newest first: of one user, about one job, from a time on."""
+        asked = (("actor = ?", user), ("job = ?", job), ("time_s >= ?", since_s))
+        given = [(sql, value) for sql, value in asked if value is not None]
+        where = " AND ".join(("actor IS NOT NULL", *(sql for sql, _ in given)))
+        sql = f"SELECT seq, time_s, job, body, crc FROM events WHERE {where} ORDER BY seq DESC LIMIT ?"
+        values = (storable_text(value) if isinstance(value, str) else value for _, value in given)
+        return self._checked(self._database.rows(sql, *values, limit))
+
+    def verify(self) -> int:
+        """Read and check all events; return how many there are. DamagedRowError names the first that is damaged."""
+        count, last = 0, self.first_seq - 1
+        while page := self.texts_after(last):
+            if page[-1].seq != last + len(page):
+                raise DamagedRowError(
+                    f"{self._database.name}: events after {last} are missing. {self._database.way_out}"
+                )
+            count, last = count + len(page), page[-1].seq
+        return count
+
+    def _checked(self, rows: list[tuple[Any, ...]]) -> list[StoredEvent]:
+        """Return events of which every checksum is correct. Versions before `checked_from` wrote none."""
+        checked_from, found = self._checked_from, list[StoredEvent]()
+        for seq, time_s, job, body, crc in rows:
+            if crc != event_crc(seq, time_s, job, body) and (crc is not None or seq >= checked_from):
+                raise DamagedRowError(
+                    f"event {seq} of {self._database.name} is damaged: its checksum is wrong. {self._database.way_out}"
+                )
+            found.append(StoredEvent(seq, body))
+        return found
 
     def seq_at(self, time_s: float) -> int:
         """Return the number of the last event before a time; the one before the oldest when there is none.
@@ -126,7 +173,7 @@ class JournalReader:
         return unpack_decisions(block, known[1])
 
 
-_ADD_EVENT = "INSERT INTO events (seq, time_s, job, body) VALUES (?, ?, ?, ?)"
+_ADD_EVENT = "INSERT INTO events (seq, time_s, job, body, crc, actor) VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
 _CHUNK, _PAUSE_S = 2_000, 0.005  # events pruned in one transaction, and the pause after it: the engine must not wait
@@ -173,18 +220,22 @@ class JournalWriter(JournalReader):
         plan = event if isinstance(event, Planned) else None
         job = job_of(event)
         key = None if job is None else storable_text(job)
+        actor = event.actor if isinstance(event, ByUser) else None
+        actor = None if actor is None else storable_text(actor)
         body = encode(event if plan is None else without_decisions(plan))
         with self.database.exclusive():
             seq = self._last_seq + 1
             # NaN becomes None: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others.
             time_s = None if math.isnan(event.time_s) else float(event.time_s)
-            statements: list[Statement] = [(_ADD_EVENT, (seq, time_s, key, body))]
+            statements: list[Statement] = [
+                (_ADD_EVENT, (seq, time_s, key, body, event_crc(seq, time_s, key, body), actor))
+            ]
             if plan is not None:
                 statements.append((_ADD_PLAN, (seq, *self._pack(seq, plan.plan.decisions))))
                 statements += [(_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(plan)]
             # The task outlives its event, which may be pruned while the job still waits.
             elif isinstance(event, JobSubmitted) and event.task:
-                statements.append((Tasks.PUT, (key, require_storable(event.task))))
+                statements.append(Tasks.statement(event.job.id, event.task))
             self.database.stage(statements)
             self._last_seq = seq
 

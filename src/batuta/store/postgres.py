@@ -322,6 +322,7 @@ class PostgresDatabase(Database):
         super().__init__()
         address = parse_url(url)
         self.name = address.name
+        self.way_out = "Restore the database from a backup, or name another schema with ?schema=."
         self.schema = address.schema
         connector = Connector(address)
         self._writer: PostgresWriter | None = None

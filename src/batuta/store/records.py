@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import zlib
 from dataclasses import dataclass
 from enum import Enum
 
 from batuta.core.job import JobId
-from batuta.store.database import Database, require_storable, storable_text
+from batuta.store.database import Database, Statement, require_storable, storable_text
+from batuta.store.errors import DamagedRowError
 
 MOST_DIGITS = 15  # of an id that counts as a number: every database, and JSON in a browser, represents it exactly
 TOKEN_PREFIX = "batuta_"  # lets users and secret scanners recognise a token
@@ -24,38 +26,57 @@ class _TextTable:
     _table: str
     _key: str
     _value: str
+    _has_crc = False  # whether a column `crc` has the checksum of each row; NULL in rows of old versions
     PUT: str  # inserts a text, or replaces the one with the same key
 
     def __init_subclass__(cls) -> None:
+        names = [cls._key, cls._value, *(["crc"] if cls._has_crc else [])]
         cls.PUT = (
-            f"INSERT INTO {cls._table} ({cls._key}, {cls._value}) VALUES (?, ?) "
-            f"ON CONFLICT ({cls._key}) DO UPDATE SET {cls._value} = excluded.{cls._value}"
+            f"INSERT INTO {cls._table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+            f"ON CONFLICT ({cls._key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names[1:])}"
         )
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def get(self, key: str) -> str | None:
-        """Return the text, staged or committed; None when there is none."""
+        """Return the text, staged or committed; None when there is none. DamagedRowError: it was changed since."""
         key = storable_text(key)
         text: str | None = self._database.staged_value((self._table, key))
-        if text is None:
-            row = self._database.row(f"SELECT {self._value} FROM {self._table} WHERE {self._key} = ?", key)
-            text = None if row is None else row[0]
+        if text is not None:
+            return text
+        columns = f"{self._value}, crc" if self._has_crc else f"{self._value}, NULL"
+        row = self._database.row(f"SELECT {columns} FROM {self._table} WHERE {self._key} = ?", key)
+        if row is None:
+            return None
+        text, crc = row
+        if crc is not None and crc != _crc(key, str(text)):
+            raise DamagedRowError(
+                f"the row {key} of {self._table} in {self._database.name} is damaged: its checksum is wrong. "
+                f"{self._database.way_out}"
+            )
         return text
 
-    def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
-        return self.PUT, (storable_text(key), require_storable(value))
+    @classmethod
+    def statement(cls, key: str, value: str) -> Statement:
+        """Return what inserts a text, or replaces the one with the same key."""
+        key, value = storable_text(key), require_storable(value)
+        return cls.PUT, (key, value, _crc(key, value)) if cls._has_crc else (key, value)
 
     def stage(self, key: str, value: str) -> None:
         """Set a text with the next commit."""
-        self._database.stage([self._statement(key, value)], (self._table, storable_text(key)), value)
+        self._database.stage([self.statement(key, value)], (self._table, storable_text(key)), value)
+
+
+def _crc(key: str, value: str) -> int:
+    return zlib.crc32(f"{key}|{value}".encode())
 
 
 class Tasks(_TextTable):
     """What each job runs, as JSON. The journal fills it from the task of `JobSubmitted`."""
 
     _table, _key, _value = "tasks", "job_id", "task_json"
+    _has_crc = True
 
     def largest_number(self) -> int:
         """Return the largest committed id that is a decimal number; 0 when there is none."""
@@ -65,6 +86,16 @@ class Tasks(_TextTable):
             MOST_DIGITS,
         )
         return int(row[0] or 0) if row else 0
+
+    def has(self, job: JobId) -> bool:
+        """Return whether a job was ever submitted: its task is kept longer than the World keeps the job."""
+        return self._database.row("SELECT 1 FROM tasks WHERE job_id = ?", storable_text(job)) is not None
+
+
+def job_number(job: JobId) -> int:
+    """Return the number that a job's id is; 0 for an id that is none."""
+    is_number = job.isascii() and job.isdecimal() and len(job) <= MOST_DIGITS
+    return int(job) if is_number else 0
 
 
 class Results(_TextTable):
@@ -80,7 +111,7 @@ class Settings(_TextTable):
 
     def put(self, key: str, value: str) -> None:
         """Set a value; it is durable when this returns."""
-        self._database.write_now([self._statement(key, value)])
+        self._database.write_now([self.statement(key, value)])
 
     def remove(self, key: str) -> bool:
         return self._database.count_now("DELETE FROM settings WHERE key = ?", key) > 0
@@ -102,6 +133,10 @@ class Token:
     user: str
     role: Role
     created_s: float
+    expires_s: float | None = None  # None: it does not end by itself
+
+    def is_valid(self, now_s: float) -> bool:
+        return self.expires_s is None or now_s < self.expires_s
 
 
 class Tokens:
@@ -110,19 +145,20 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, user: str, role: Role, now_s: float) -> str:
-        """Create a token and return it; it cannot be read again."""
+    def create(self, user: str, role: Role, now_s: float, expires_s: float | None = None) -> str:
+        """Create a token and return it; it cannot be read again. Without a time it does not end by itself."""
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        self.add(token, user, role, now_s)
+        self.add(token, user, role, now_s, expires_s)
         return token
 
-    def add(self, token: str, user: str, role: Role, now_s: float) -> None:
+    def add(self, token: str, user: str, role: Role, now_s: float, expires_s: float | None = None) -> None:
         """Store a token that was created elsewhere."""
         sql = (
-            'INSERT INTO tokens (hash, "user", role, created) VALUES (?, ?, ?, ?) ON CONFLICT (hash) '
-            'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created'
+            'INSERT INTO tokens (hash, "user", role, created, expires) VALUES (?, ?, ?, ?, ?) ON CONFLICT (hash) '
+            'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created, '
+            "expires = excluded.expires"
         )
-        self._database.write_now([(sql, (hash_of(token), require_storable(user), role.value, now_s))])
+        self._database.write_now([(sql, (hash_of(token), require_storable(user), role.value, now_s, expires_s))])
 
     def find(self, token: str) -> Token | None:
         """Return the user and role of a token; None for an unknown one."""
@@ -132,8 +168,8 @@ class Tokens:
         return self._select("ORDER BY created, hash")
 
     def _select(self, which: str, *values: str) -> list[Token]:
-        rows = self._database.rows(f'SELECT hash, "user", role, created FROM tokens {which}', *values)
-        return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
+        rows = self._database.rows(f'SELECT hash, "user", role, created, expires FROM tokens {which}', *values)
+        return [Token(hash_, user, Role(role), created, expires) for hash_, user, role, created, expires in rows]
 
     def revoke(self, hash_: str) -> bool:
         """Delete the token with this hash; return whether there was one."""

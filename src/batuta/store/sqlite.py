@@ -22,6 +22,7 @@ BUSY_TIMEOUT_S = 5.0
 _WAL_LIMIT_BYTES = 64 << 20
 _PRIMARY_CODE = 0xFF
 _ENOUGH_BYTES = 1 << 20
+_NO_TEXT = "Could not decode to UTF-8"  # how Python tells that bytes which are read as a text are none
 
 
 class SqliteDatabase(Database):
@@ -33,6 +34,7 @@ class SqliteDatabase(Database):
         super().__init__()
         self.path = Path(path).absolute()
         self.name = str(self.path)
+        self.way_out = way_out(self.path)
         self._busy_timeout_s = busy_timeout_s
         self._local = threading.local()
         self._writer: sqlite3.Connection | None = None
@@ -173,11 +175,16 @@ def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
 
 
-def _damaged(path: Path, what: str) -> StoreCorruptError:
-    return StoreCorruptError(
-        f"{path} is damaged: {what}. Move it away together with {path.name}-wal and {path.name}-shm, "
-        "and put a copy of it in its place or start with an empty journal."
+def way_out(path: Path) -> str:
+    """Return what to do about a journal that is damaged."""
+    return (
+        "Stop the server and bring a backup back (batuta restore FILE --replace, which keeps the damaged one), or move "
+        f"{path.name}, {path.name}-wal and {path.name}-shm away and start anew: batuta up --set-aside."
     )
+
+
+def _damaged(path: Path, what: str) -> StoreCorruptError:
+    return StoreCorruptError(f"{path} is damaged: {what}. {way_out(path)}")
 
 
 @contextmanager
@@ -196,9 +203,11 @@ def translate_errors(path: Path) -> Iterator[None]:
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreBusyError(f"{path} is locked by another process: {error}") from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _NO_TEXT in str(error):
+            raise _damaged(path, str(error)[:200]) from error
         raise StoreError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"a text in it is none: {error}") from error
 
 
 def _is_full(path: Path) -> bool:

@@ -3,7 +3,9 @@
 journal.db   the journal (and -wal, -shm)
 lock         the server that uses it
 token        the admin's token
+mark         which journal is this directory's, how far it had come, and the job numbers that it gave out (identity.py)
 jobs/<id>/   the files of one job: logs, checkpoints, working files
+set-aside/   what did not belong to the journal any more
 
 The kernel drops the advisory lock when its holder dies. The lock file is never removed: a process that has
 just opened it would then hold a lock on a file that other processes do not see. Its content is for users and
@@ -175,7 +177,7 @@ class StateDir:
         """Create what is missing; reject a directory that other users can read or that lacks space."""
         try:
             self.path.mkdir(mode=_FOLDER_MODE, parents=True)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except FileExistsError:
             self._check()
         except OSError as error:
@@ -232,7 +234,7 @@ class StateDir:
                 stream.flush()
                 os.fsync(stream.fileno())
             draft.replace(path)
-            _sync_folder(self.path)
+            sync_folder(self.path)
         except OSError as error:
             raise StateDirError(f"cannot write {path}: {error.strerror}") from error
         finally:
@@ -255,7 +257,7 @@ class StateDir:
             raise StateDirError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Make the names in a directory durable."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

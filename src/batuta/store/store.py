@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import time
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from typing import Self
 from batuta.core.apply import apply
 from batuta.core.world import World
 from batuta.engine.fence import Fence
+from batuta.engine.observed_time import ObservedTime
 from batuta.engine.ports import RecoveredWorld
 from batuta.store.database import Database
 from batuta.store.errors import RecoveryError, StoreError
@@ -24,6 +25,7 @@ from batuta.store.sqlite import SqliteDatabase
 SNAPSHOT_EVERY = 20_000  # events between snapshots: about what a start replays in a second
 KEEP_S = 30 * 86_400.0
 _PRUNE_EVERY_S = 3_600.0
+_TELL_EVERY_S = 5.0  # how far what is told of durable events may lag behind
 URL_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -65,6 +67,7 @@ class Store:
         self.settings = Settings(database)
         self.tokens = Tokens(database)
         self.idempotency = IdempotencyKeys(database)
+        self.on_durable: Callable[[int], None] | None = None  # told now and then which event is durable, by a thread
 
     def recover(self) -> RecoveredWorld:
         return recover(self.journal, self.snapshots)
@@ -72,9 +75,9 @@ class Store:
     def save_snapshot(self, world: World, seq: int) -> None:
         self.snapshots.save(world, seq)
 
-    def maintenance(self, recovered: RecoveredWorld, fence: Fence) -> JournalMaintenance:
+    def maintenance(self, recovered: RecoveredWorld, fence: Fence, time: ObservedTime) -> JournalMaintenance:
         """What takes snapshots and removes old events, beside an engine that goes on from what was found."""
-        return JournalMaintenance(self, recovered.snapshot_seq, fence=fence)
+        return JournalMaintenance(self, recovered.snapshot_seq, time, fence=fence)
 
     def close(self) -> None:
         self.database.close()
@@ -92,14 +95,15 @@ class JournalMaintenance:
 
     store: Store
     _saved_seq: int
+    time: ObservedTime
     every: int = SNAPSHOT_EVERY
     keep_s: float = KEEP_S
-    clock: Callable[[], float] = time.time
     fence: Fence = field(default_factory=Fence)
 
     def __post_init__(self) -> None:
-        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
+        self._next_prune_s = self.time.steady() + _PRUNE_EVERY_S
         self._worker = self.fence.background("snapshots of the journal")
+        self._told_seq, self._next_tell_s = self._saved_seq, -math.inf
 
     def after_step(self, world: World) -> None:
         """Start what is due. For the engine's thread, when all events are committed."""
@@ -108,8 +112,11 @@ class JournalMaintenance:
         seq = self.store.journal.durable_seq
         if seq - self._saved_seq >= self.every and seq == self.store.journal.last_seq:
             self._worker.begin(self._save, world.fork(), seq)
-        elif self.clock() >= self._next_prune_s:
+        elif self.time.steady() >= self._next_prune_s or self.time.look():
             self._worker.begin(self._prune)
+        elif self.store.on_durable is not None and seq > self._told_seq and self.time.steady() >= self._next_tell_s:
+            self._next_tell_s = self.time.steady() + _TELL_EVERY_S
+            self._worker.begin(self._tell, seq)
 
     def finish(self, world: World) -> None:
         """Wait for the thread, and save the World for a quick start, unless the journal could not follow it."""
@@ -117,15 +124,24 @@ class JournalMaintenance:
         seq = self.store.journal.durable_seq
         if seq > self._saved_seq and seq == self.store.journal.last_seq:
             self._worker.do(self._save, world, seq)
+        self._worker.do(self._tell, seq)
+        self._worker.do(self.time.save)
 
     def _save(self, world: World, seq: int) -> None:
         self.store.save_snapshot(world, seq)
         self._saved_seq = seq
 
+    def _tell(self, seq: int) -> None:
+        if self.store.on_durable is not None:
+            self.store.on_durable(seq)
+            self._told_seq = seq
+
     def _prune(self) -> None:
-        self.store.journal.prune(before_s=self.clock() - self.keep_s)
-        self.store.idempotency.forget(self.clock() - self.keep_s)
-        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
+        self.time.save()
+        before_s = self.time.before_s(self.keep_s)
+        self.store.journal.prune(before_s=before_s)
+        self.store.idempotency.forget(before_s)
+        self._next_prune_s = self.time.steady() + _PRUNE_EVERY_S
 
 
 class SqliteStore(Store):

@@ -1,5 +1,6 @@
 """Who may do what: every route of the OpenAPI document, for everybody."""
 
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ ROUTES = (
     Route(ADMIN, "delete", "/api/v1/tokens/{hash}"),
     Route(VIEWER, "post", "/api/v1/session-links"),
     Route(VIEWER, "get", "/api/v1/session"),
+    Route(EVERYBODY, "get", "/api/v1/server-proof"),
+    Route(ADMIN, "get", "/api/v1/audit"),
     Route(VIEWER, "delete", "/api/v1/session"),
     Route(ADMIN, "post", "/api/v1/shutdown", {"keep_jobs": True}),
 )
@@ -79,6 +82,7 @@ def ask(api: ServedApi, route: Route, headers: dict[str, str]) -> int:
     path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64, **OBJECT)
     params = {"follow": "false"} if path.endswith("/events") else {}
     params |= {"text": "x"} if path.endswith("/search") else {}
+    params |= {"nonce": "0" * 32} if path.endswith("/server-proof") else {}
     more = {} if route.body is None else {"json": route.body}
     return api.http.request(route.method, path, headers=headers, params=params, **more).status_code
 
@@ -164,6 +168,31 @@ def test_a_revoked_token_is_refused_at_once(api: ServedApi) -> None:
     assert api.ask("GET", "/session", None, headers=mine).json() == {"user": "max", "role": "user"}
     assert made["token"] not in api.ask("GET", "/tokens").text
     assert api.ask("DELETE", f"/tokens/{made['hash']}").status_code == 204
+    assert api.ask("GET", "/session", None, headers=mine).status_code == 401
+
+
+def test_a_token_ends_after_90_days_unless_it_was_made_for_another_time(api: ServedApi) -> None:
+    before_s = time.time()
+    kinds: tuple[dict[str, float | None], ...] = ({}, {"valid_s": 60}, {"valid_s": None})
+    made = [api.ask("POST", "/tokens", json={"user": "max", "role": "user", **own}).json() for own in kinds]
+    lasts = [None if one["expires_s"] is None else one["expires_s"] - before_s for one in made]
+    assert lasts == [pytest.approx(90 * 86_400, abs=60), pytest.approx(60, abs=60), None]
+    assert [one["expires_s"] for one in api.ask("GET", "/tokens").json()["tokens"] if one["user"] == "max"] == [
+        one["expires_s"] for one in made
+    ]
+    assert api.ask("POST", "/tokens", json={"user": "max", "role": "user", "valid_s": 0}).status_code == 422
+
+
+def test_a_token_that_has_expired_is_refused_and_so_are_its_sessions(api: ServedApi) -> None:
+    made = api.ask("POST", "/tokens", json={"user": "max", "role": "user", "valid_s": 1.0}).json()
+    mine = {"Authorization": f"Bearer {made['token']}"}
+    url = api.ask("POST", "/session-links", None, headers=mine).json()["url"]
+    cookie = {"Cookie": api.http.get(url).headers["set-cookie"].partition(";")[0]}
+    give_up = time.monotonic() + 20.0
+    while any(api.ask("GET", "/session", None, headers=own).status_code == 200 for own in (mine, cookie)):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    assert time.time() >= made["expires_s"]
     assert api.ask("GET", "/session", None, headers=mine).status_code == 401
 
 

@@ -202,10 +202,10 @@ def test_changes_with_a_session_come_from_the_same_origin(shared_api: ServedApi,
 
 
 def test_cookies_that_are_not_ours(shared_api: ServedApi, browser: dict[str, str]) -> None:
-    value = browser["Cookie"].partition("=")[2]
+    name, _, value = browser["Cookie"].partition("=")
     body, _, mac = value.partition(".")
     for forged in ("x", f"{body}.", f"{body}.{'0' * 64}", f"e30=.{mac}", f"{body}x.{mac}", "é.é"):
-        headers = {"Cookie": f"batuta_session={forged}".encode()}
+        headers = {"Cookie": f"{name}={forged}".encode()}
         assert shared_api.ask("GET", "/session", None, headers=headers).status_code == 401
 
 
@@ -221,10 +221,31 @@ def test_a_session_survives_a_restart_and_ends_with_its_token(tmp_path: Path) ->
         assert api.ask("GET", "/session", None, headers=cookie).status_code == 401
 
 
-def test_logging_out_takes_the_cookie_away(shared_api: ServedApi, browser: dict[str, str]) -> None:
-    answer = shared_api.ask("DELETE", "/session", None, headers=browser | {"Origin": shared_api.url})
-    assert answer.status_code == 204
-    assert 'batuta_session=""' in answer.headers["set-cookie"]
+def test_logging_out_ends_the_session_also_for_a_copy_of_the_cookie(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        links = [api.ask("POST", "/session-links").json()["url"] for _ in range(2)]
+        ended, other = ({"Cookie": api.http.get(url).headers["set-cookie"].partition(";")[0]} for url in links)
+        answer = api.ask("DELETE", "/session", None, headers=ended | {"Origin": api.url})
+        assert answer.status_code == 204
+        name = ended["Cookie"].partition("=")[0]
+        assert f'{name}=""' in answer.headers["set-cookie"]
+        assert api.ask("GET", "/session", None, headers=ended).status_code == 401
+        assert api.ask("GET", "/session", None, headers=other).status_code == 200
+    with served_api(tmp_path) as api:
+        assert api.ask("GET", "/session", None, headers=ended).status_code == 401, "a restart has brought it back"
+        assert api.ask("GET", "/session", None, headers=other).status_code == 200
+
+
+def test_two_servers_of_one_host_leave_each_others_cookies_alone(tmp_path: Path) -> None:
+    """A browser sends the cookies of a host to all its ports."""
+    with served_api(tmp_path / "one") as one, served_api(tmp_path / "two") as two:
+        set_by = [
+            api.http.get(api.ask("POST", "/session-links").json()["url"]).headers["set-cookie"] for api in (one, two)
+        ]
+        assert all("Path=/api;" in cookie for cookie in set_by)
+        both = {"Cookie": "; ".join(cookie.partition(";")[0] for cookie in set_by)}
+        for api in (one, two):
+            assert api.ask("GET", "/session", None, headers=both).status_code == 200
 
 
 def test_no_page_of_another_origin_is_let_in(shared_api: ServedApi) -> None:

@@ -80,6 +80,18 @@ def test_the_key_is_kept(store: SqliteStore) -> None:
     assert Sessions(store.settings, lambda: 1000.0).token_of(cookie) is None
 
 
+def test_sessions_that_ended_do_not_pile_up_and_none_comes_back(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_module, "_MAX_ENDED", 3)
+    sessions = Sessions(store.settings, lambda: 1000.0)
+    cookies = [sessions.use_code(sessions.new_code("t")) or "" for _ in range(5)]
+    for cookie in cookies:
+        sessions.end(cookie)
+    assert [sessions.token_of(cookie) for cookie in cookies] == [None] * 5
+    assert [Sessions(store.settings, lambda: 1000.0).token_of(cookie) for cookie in cookies] == [None] * 5
+
+
 # ------------------------------------------------------------------------------------------------------ ids
 
 

@@ -79,6 +79,8 @@ EVENTS = [
     (ev.JobCheckpointed(1.0, "7", 1.0), "job 7 has saved a checkpoint"),
     (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
     (ev.HealthChanged(1.0, "n", None, "ill", "Xid 79"), "node n is ill (Xid 79)"),
+    (ev.ActionTaken(1.0, "token.create", "ana (user)", actor="ben"), "a token is made for ana (user)"),
+    (ev.ActionTaken(1.0, "something.else"), "something.else"),
     (ev.HealthChanged(1.0, "n", 3, "burn-in"), "GPU 3 of node n is in its burn-in"),
     (
         ev.HealthChanged(1.0, "n", 3, "alert", "too many"),

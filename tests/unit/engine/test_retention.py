@@ -13,6 +13,7 @@ from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.retention import Keep, Retention, outlived
 from tests.support.fixed_policy import rules_that_give
 from tests.support.memory_journal import MemoryJournal, replay
+from tests.support.observed import SetTime
 from tests.support.worlds import make_job, make_nodes, make_world
 
 NOW_S = 1000.0
@@ -39,8 +40,8 @@ def over(*ends_s: float) -> World:
 )
 def test_the_first_to_end_are_the_first_to_go(keep: Keep, gone: list[JobId]) -> None:
     world = over(100.0, 200.0, 800.0, 900.0)
-    assert outlived(world, keep, NOW_S, 100) == gone
-    assert outlived(world, keep, NOW_S, 1) == gone[:1]
+    assert outlived(world, keep, NOW_S - keep.age_s, 100) == gone
+    assert outlived(world, keep, NOW_S - keep.age_s, 1) == gone[:1]
 
 
 class Asked:
@@ -58,7 +59,7 @@ class Asked:
 
 
 def retention(asked: Callable[[RequestFn], object], removed: list[JobId], keep: Keep) -> Retention:
-    return Retention(keep, asked, removed.append, clock=lambda: NOW_S)
+    return Retention(keep, asked, removed.append, SetTime(NOW_S).observed())
 
 
 def test_files_go_with_the_job_and_what_is_left_is_as_it_was() -> None:
@@ -79,7 +80,7 @@ def test_a_job_whose_files_stay_is_not_forgotten() -> None:
         if job == "j0":
             raise OSError("the disk is broken")
 
-    Retention(Keep(jobs=0), asked, remove, clock=lambda: NOW_S).after_step(world)
+    Retention(Keep(jobs=0), asked, remove, SetTime(NOW_S).observed()).after_step(world)
     assert list(world.past) == ["j0"]
 
 
@@ -90,6 +91,23 @@ def test_many_are_forgotten_bit_by_bit() -> None:
         forgetting.after_step(world)
         assert len(world.past) == left
     assert removed == [f"j{number}" for number in range(450)]
+
+
+@pytest.mark.parametrize("jump_s", [1e9, -1e9])
+def test_no_job_is_forgotten_because_the_clock_jumped(jump_s: float) -> None:
+    world, removed, time = over(100.0, 200.0, 800.0), list[JobId](), SetTime(NOW_S)
+    forgetting = Retention(Keep(jobs=10, age_s=950.0), Asked(world), removed.append, time.observed())
+    time.jumps(jump_s)
+    time.passes(20.0)
+    forgetting.after_step(world)
+    assert removed == []
+    time.jumps(-jump_s)
+    time.passes(20.0)
+    forgetting.after_step(world)
+    assert removed == []
+    time.passes(20.0)
+    forgetting.after_step(world)
+    assert removed == ["j0"], "time that passes makes it old"
 
 
 def test_an_engine_that_stops_is_asked_in_vain() -> None:

@@ -50,6 +50,15 @@ def test_a_journal_that_is_not_there_yet(tmp_path):
     assert not (tmp_path / "journal.db").exists()
 
 
+def test_one_changed_character_in_an_event_is_found(path):
+    with SqliteStore(path) as store:
+        store.database.write_now([("UPDATE events SET body = replace(body, 'clock', 'clack') WHERE seq = 321", ())])
+    found = look(path)["journal"]
+    assert found.severity is Severity.ERROR
+    assert "event 321 of" in found.found
+    assert "batuta restore" in found.fix
+
+
 def test_damage_is_found(path):
     with path.open("r+b") as file:
         file.seek(8192)

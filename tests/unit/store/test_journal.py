@@ -1,4 +1,5 @@
 import json
+import re
 from contextlib import closing
 from itertools import islice
 
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 
 from batuta.core.apply import apply
-from batuta.core.event import JobEnded, JobStarted, JobSubmitted, Planned, TimePassed
-from batuta.core.job import Job, JobState
+from batuta.core.event import ActionTaken, JobEnded, JobStarted, JobSubmitted, JobWished, Planned, TimePassed
+from batuta.core.job import DesiredState, Job, JobState
 from batuta.core.plan import Decisions, Plan, Preempt, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
@@ -15,12 +16,15 @@ from batuta.engine.ports import Journal
 from batuta.engine.profile import profile_for
 from batuta.store import journal as journal_module
 from batuta.store.codec import JournalEntry, decode, without_decisions
-from batuta.store.errors import CodecError, UnknownEventError
+from batuta.store.errors import CodecError, DamagedRowError, UnknownEventError
 from batuta.store.journal import JournalWriter
+from batuta.store.store import SqliteStore, recover
 from tests.support.deep import deep
 from tests.support.memory_journal import replay
+from tests.support.store_places import rewrite_event
 from tests.support.stories import Story
 from tests.support.walks import Walk
+from tests.support.worlds import make_job
 
 
 @pytest.fixture
@@ -167,9 +171,9 @@ def test_what_a_job_runs_is_kept_beside_its_event(journal, monkeypatch):
     else:
         event = JobSubmitted(1.0, Job("a", 1.0), task='{"run":"python train.py"}')  # type: ignore[call-arg,unused-ignore]
     journal.append(event)
-    assert journal.database.rows("SELECT * FROM tasks") == []
+    assert journal.database.rows("SELECT job_id, task_json FROM tasks") == []
     journal.commit()
-    assert journal.database.rows("SELECT * FROM tasks") == [("a", '{"run":"python train.py"}')]
+    assert journal.database.rows("SELECT job_id, task_json FROM tasks") == [("a", '{"run":"python train.py"}')]
 
 
 # ----------------------------------------------------------------------------------------- decisions of plans
@@ -231,17 +235,93 @@ def test_who_changes_arrays_afterwards_spoils_nothing(journal):
 @pytest.mark.parametrize(
     ("sql", "kind", "message"),
     [
-        ("UPDATE events SET body = '{' WHERE seq = 3", CodecError, "event 3 of .*journal.*: not JSON"),
-        ('UPDATE events SET body = \'{"v":1,"type":"Q"}\' WHERE seq = 3', UnknownEventError, "event 3 .*'Q'"),
         ("DELETE FROM plans", CodecError, "the decisions of plan"),
         ("UPDATE plans SET decisions = ''", CodecError, "damaged"),
     ],
 )
-def test_an_event_that_cannot_be_read_is_named(journal, sql, kind, message):
+def test_decisions_that_cannot_be_read_are_named(journal, sql, kind, message):
     write(journal, islice(Story(1), 60))
     journal.database.write_now([(sql, ())])
     with pytest.raises(kind, match=message):
         journal.read()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        ("{", CodecError, "event 3 of .*journal.*: not JSON"),
+        ('{"v":1,"type":"Q"}', UnknownEventError, "event 3 .*'Q'"),
+    ],
+)
+def test_an_event_of_another_form_is_named(journal, body, kind, message):
+    write(journal, islice(Story(1), 60))
+    rewrite_event(journal.database, 3, body)
+    with pytest.raises(kind, match=message):
+        journal.read()
+
+
+DAMAGE = {
+    "another time": "UPDATE events SET time_s = time_s + 1 WHERE seq = 30",
+    "another job": "UPDATE events SET job = 'other' WHERE seq = 30",
+    "another number": "UPDATE events SET seq = 1000 WHERE seq = 30",
+    "one character": "UPDATE events SET body = replace(body, '\"v\":1', '\"v\":2') WHERE seq = 30",
+    "the text of another": "UPDATE events SET body = (SELECT body FROM events WHERE seq = 31) WHERE seq = 30",
+    "no checksum": "UPDATE events SET crc = NULL WHERE seq = 30",
+}
+
+
+@pytest.mark.parametrize("sql", DAMAGE.values(), ids=DAMAGE)
+def test_an_event_that_was_changed_on_the_disk_is_named_with_the_ways_out(journal, sql):
+    write(journal, islice(Story(1), 60))
+    assert journal.verify() == 60
+    journal.database.write_now([(sql, ())])
+    for look in (journal.read, journal.verify, lambda: journal.texts_after(0), lambda: list(journal.all_after(20))):
+        with pytest.raises(DamagedRowError, match=r"event (30|1000) of .*is damaged.*(batuta restore|Restore)"):
+            look()
+    with pytest.raises(DamagedRowError, match="event"):
+        recover(journal, journal.snapshots)
+    assert len(journal.read(1, 29)) == 29, "what was written before it can still be read"
+
+
+def test_a_checksum_is_wrong_for_events_of_a_job_as_well(journal):
+    job = make_job("a")
+    write(journal, [JobSubmitted(1.0, job, task='{"run":"x"}')])
+    journal.database.write_now([("UPDATE events SET body = replace(body, '\"a\"', '\"b\"')", ())])
+    with pytest.raises(DamagedRowError, match="event 1 "):
+        journal.texts_of_job("a")
+
+
+def test_events_of_versions_without_checksums_are_read_and_continued(place):
+    with place.open() as store:
+        write(store.journal, islice(Story(1), 50))
+        store.database.write_now([("UPDATE events SET crc = NULL", ()), ("UPDATE identity SET checked_from = 51", ())])
+    with place.open() as store:
+        write(store.journal, [TimePassed(1e9)])
+        assert store.journal.verify() == 51
+        store.database.write_now([("UPDATE events SET crc = NULL WHERE seq = 51", ())])
+        with pytest.raises(DamagedRowError, match="event 51 "):
+            store.journal.verify()
+
+
+def test_events_that_users_caused_are_found_by_user_job_and_time(journal):
+    wished = [JobWished(float(k), f"j{k % 2}", DesiredState.PARK, actor=("ana", "ben", None)[k % 3]) for k in range(6)]
+    write(journal, [*wished, TimePassed(9.0), ActionTaken(10.0, "token.create", "x", actor="\N{OWL}")])
+    assert [text.seq for text in journal.texts_by_users()] == [8, 5, 4, 2, 1]
+    assert [text.seq for text in journal.texts_by_users(limit=2)] == [8, 5]
+    assert [text.seq for text in journal.texts_by_users("ana")] == [4, 1]
+    assert [text.seq for text in journal.texts_by_users("ana", "j1")] == [4]
+    assert [text.seq for text in journal.texts_by_users(since_s=4.0)] == [8, 5]
+    assert [text.seq for text in journal.texts_by_users("\N{OWL}")] == [8]
+    assert [entry.event for entry in journal.read(1, 6)] == wished
+
+
+def test_each_journal_has_an_id_of_its_own_that_stays(place, tmp_path):
+    with place.open() as store, SqliteStore(tmp_path / "other.db") as other:
+        own = store.journal.id
+        assert re.fullmatch("[0-9a-f]{32}", own)
+        assert own != other.journal.id
+    with place.open() as again:
+        assert again.journal.id == own
 
 
 # -------------------------------------------------------------------------------------------------- retention

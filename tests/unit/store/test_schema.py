@@ -46,12 +46,20 @@ def test_migrations_are_numbered_and_leave_transactions_alone():
 
 
 def test_all_are_applied_once(connection):
-    assert migrate(connection, "x") == [1, 2, 3, 4]
+    assert migrate(connection, "x") == [1, 2, 3, 4, 5, 6, 7]
     assert migrate(connection, "x") == []
-    assert schema_version(connection) == 4
+    assert schema_version(connection) == 7
     assert {"events", "plans", "snapshots", "past_jobs", "tasks", "tokens"} <= tables(connection)
     names = connection.execute("SELECT version, name FROM schema_version").fetchall()
-    assert names == [(1, "journal"), (2, "snapshots"), (3, "records"), (4, "writer")]
+    assert names == [
+        (1, "journal"),
+        (2, "snapshots"),
+        (3, "records"),
+        (4, "writer"),
+        (5, "identity"),
+        (6, "token_expiry"),
+        (7, "actors"),
+    ]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -63,7 +71,7 @@ def test_a_database_of_an_old_version_is_brought_up_to_date(tmp_path, version):
     assert schema_version(old) == version
     old.close()
     with SqliteStore(path) as store:
-        assert store.database.row("SELECT max(version) FROM schema_version") == (4,)
+        assert store.database.row("SELECT max(version) FROM schema_version") == (7,)
         entries, texts = store.journal.read(), store.journal.texts_after(0)
         assert [entry.seq for entry in entries] == list(range(1, 31))
         for entry, text in zip(entries, texts, strict=True):
@@ -95,7 +103,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
     newer.close()
     before = path.read_bytes()
     for read_only in (False, True):
-        with pytest.raises(SchemaError, match=r"schema 99.*up to 4.*newer version"):
+        with pytest.raises(SchemaError, match=r"schema 99.*up to 7.*newer version"):
             SqliteDatabase(path, read_only=read_only)
     assert path.read_bytes() == before
 
@@ -105,7 +113,7 @@ def test_a_reader_does_not_migrate(tmp_path):
     old = connect(path)
     old.executescript((DATA / "schema_1.sql").read_text())
     old.close()
-    with pytest.raises(SchemaError, match=r"schema 1.*reads 4: start the server once"):
+    with pytest.raises(SchemaError, match=r"schema 1.*reads 7: start the server once"):
         SqliteDatabase(path, read_only=True)
 
 

@@ -10,6 +10,7 @@ from batuta.core.world import World
 from batuta.store.errors import CodecError, RecoveryError, StoreError
 from batuta.store.store import Store
 from tests.support.deep import deep
+from tests.support.store_places import rewrite_event
 from tests.support.stories import Story
 from tests.support.walks import Walk
 from tests.support.worlds import make_job
@@ -144,7 +145,7 @@ def test_a_gap_in_the_journal_is_not_jumped_over(store):
 
 def test_an_event_that_does_not_fit_is_named(store):
     play(store, islice(Story(1), 100))
-    damage(store, "UPDATE events SET body = (SELECT body FROM events WHERE seq = 1) WHERE seq = 50")
+    rewrite_event(store.database, 50, store.journal.texts_after(0, 1)[0].json)
     with pytest.raises(RecoveryError, match=r"event 50 does not fit .*n000 exists already"):
         store.recover()
 

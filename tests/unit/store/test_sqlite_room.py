@@ -38,6 +38,11 @@ def test_events_of_a_job_are_found_by_an_index(store):
     assert "SCAN" not in text
 
 
+def test_events_of_users_are_found_by_an_index(store):
+    rows = store.database.rows("EXPLAIN QUERY PLAN SELECT seq FROM events WHERE actor IS NOT NULL ORDER BY seq DESC")
+    assert "events_by_actor" in " ".join(row[-1] for row in rows)
+
+
 def test_pruning_gives_room_back(store):
     world = World()
     for seq, event in enumerate(islice(Story(1), 6000), 1):
@@ -53,4 +58,4 @@ def test_pruning_gives_room_back(store):
 
 def test_progress_is_small(store):
     write(store, [JobProgressed(float(k), f"job-{k % 50:06d}", k / 7) for k in range(5000)])
-    assert empty_log(store.database.path) / 5000 < 230
+    assert empty_log(store.database.path) / 5000 < 235

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
@@ -16,6 +17,8 @@ from batuta.api.responses import MEDIA_TYPE, HttpProblem, json_response
 from batuta.api.routes import CHANGES, PROBLEM_SCHEMA, TimeS, problems
 from batuta.api.state import StateDep
 from batuta.api.views import count_gpus
+from batuta.engine.ports import JournalUnavailable
+from batuta.engine.requests import EngineStopped
 
 router = APIRouter(tags=["cluster"])
 _HOUR_S = 3600.0
@@ -72,6 +75,10 @@ async def shut_down(state: StateDep, caller: Admin, asked: ShutdownPost | None =
     """Ends the server; jobs go on and are found again at the next start, unless told otherwise."""
     response = json_response({"accepted": True}, 202)
     keep = True if asked is None else asked.keep_jobs
+    with suppress(
+        JournalUnavailable, EngineStopped, TimeoutError
+    ):  # a server that can write nothing can still be ended
+        await state.record_action(caller, "server.shutdown", "" if keep else ", and its jobs stop")
     response.background = BackgroundTask(state.deps.shutdown, keep)
     return response
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import format_sse_event
 from starlette.responses import StreamingResponse
 
-from batuta.api.auth import Viewer
+from batuta.api.auth import Admin, Viewer
 from batuta.api.event_feed import EventFeed
-from batuta.api.event_text import PublicEvent
+from batuta.api.event_text import PublicEvent, public_event, with_seq
+from batuta.api.models import AuditList
 from batuta.api.request_models import JOB_ID
-from batuta.api.responses import bad_input
-from batuta.api.routes import Seq, problems
+from batuta.api.responses import bad_input, json_response
+from batuta.api.routes import Seq, TimeS, problems
 from batuta.api.state import StateDep
 from batuta.store.codec import EVENT_TYPES
 from batuta.store.journal import JournalWriter
@@ -67,6 +70,24 @@ async def stream_events(
 
 
 router = APIRouter(tags=["events"])
+_MAX_AUDITED = 10_000
+
+
+@router.get("/audit", response_model=AuditList, responses=problems())
+async def list_actions(
+    state: StateDep,
+    caller: Admin,
+    user: Annotated[str, Query(max_length=256)] | None = None,
+    job: Annotated[str, Query(pattern=JOB_ID)] | None = None,
+    since_s: TimeS | None = None,
+    limit: Annotated[int, Query(ge=1, le=_MAX_AUDITED)] = 1_000,
+) -> Response:
+    """What users did, the newest first: of one user, about one job, from a time on."""
+    look = partial(state.journal.texts_by_users, user, job, since_s, limit)
+    found = await anyio.to_thread.run_sync(look)
+    return json_response({"events": [with_seq(public_event(entry)) for entry in found]})
+
+
 _FRAME = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
 _DESCRIPTION = "a stream of events; `id` is the number in the journal"
 _STREAM: dict[int | str, dict[str, Any]] = {

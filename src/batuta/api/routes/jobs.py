@@ -103,7 +103,7 @@ async def patch_job(state: StateDep, caller: User, job: JobIdPath, patch: JobPat
     await find_job(state, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     sizes = None if task is None else TaskSizes.of(task)
-    await state.request(state.operations.patch(job, patch, sizes, caller))
+    await state.request(state.operations.patch(job, patch, sizes, caller), caller)
     return json_response(await find_job(state, job))
 
 
@@ -120,7 +120,7 @@ def _stored_task(state: AppState, job: str) -> Task | None:
 async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
     """Ends a job. It may take its grace period until it is over."""
     await find_job(state, job)
-    await state.request(state.operations.cancel(job, caller))
+    await state.request(state.operations.cancel(job, caller), caller)
     return json_response(await find_job(state, job), 202)
 
 

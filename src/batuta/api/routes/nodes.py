@@ -39,7 +39,7 @@ async def cordon_node(state: StateDep, caller: Admin, node: NodePath) -> Respons
 @router.post("/{node}/uncordon", response_model=Node, responses=_PROBLEMS)
 async def uncordon_node(state: StateDep, caller: Admin, node: NodePath) -> Response:
     """Back in service; where it was not cordoned, it is healthy by the user's word."""
-    await state.request(state.operations.uncordon(node))
+    await state.request(state.operations.uncordon(node), caller)
     await anyio.to_thread.run_sync(state.deps.node_health.uncordoned, node, caller.user)
     return await _show_node(state, node)
 
@@ -60,11 +60,12 @@ async def mended_node(state: StateDep, caller: Admin, node: NodePath, asked: Men
         await anyio.to_thread.run_sync(state.deps.node_health.mended, node, gpu, caller.user)
     except ValueError as error:
         raise HttpProblem(409, str(error)) from None
+    await state.record_action(caller, "node.mended", f"node {node}" if gpu is None else f"GPU {gpu} of node {node}")
     return await _show_node(state, node)
 
 
 async def _cordon(state: AppState, make: RequestFn, node: str, caller: Caller) -> Response:
-    await state.request(make)
+    await state.request(make, caller)
     await anyio.to_thread.run_sync(state.deps.node_health.cordoned, node, caller.user)
     return await _show_node(state, node)
 

@@ -31,7 +31,7 @@ async def get_policy(state: StateDep, caller: Viewer) -> Response:
 async def put_policy(state: StateDep, caller: Admin, put: PolicyPut) -> Response:
     """Another policy from the next cycle on."""
     await anyio.to_thread.run_sync(_check_policy, state, put.name)
-    await state.request(state.operations.set_policy(put.name, state.deps.policy))
+    await state.request(state.operations.set_policy(put.name, state.deps.policy), caller)
     return await _show_policy(state)
 
 

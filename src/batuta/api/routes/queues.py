@@ -51,7 +51,7 @@ async def put_queue(state: StateDep, caller: Admin, queue: QueuePath, put: Queue
     """Makes a queue in few words, or replaces all that was set about it. `PATCH /quota` can say more."""
     change = queue_change(queue, put.quota, put.cohort, put.weight, held=put.held, max_priority=put.max_priority)
     edit = QuotaEdit(lambda quota: merge(quota, change), [one.key for one in change.objects])
-    await state.request(lambda world: edit.make(world, state.now_s()))
+    await state.request(lambda world: edit.make(world, state.now_s()), caller)
     snapshot = await state.snapshot()
     return await anyio.to_thread.run_sync(lambda: json_response(view_queue(snapshot, _find(snapshot, queue))))
 
@@ -88,7 +88,7 @@ async def patch_quota(state: StateDep, caller: Admin, patch: QuotaPatch) -> Resp
     if patch.dry_run:
         await anyio.to_thread.run_sync(_dry_run, state, edit)
     else:
-        await state.request(lambda world: edit.make(world, state.now_s()))
+        await state.request(lambda world: edit.make(world, state.now_s()), caller)
     return json_response(
         {
             "objects": edit.summary(change),
@@ -108,7 +108,7 @@ async def delete_object(
     """Removes an object. A ClusterQueue in which jobs run starts nothing more, and goes with the last one."""
     key = ObjectKey(kind, name, namespace if kind == "LocalQueue" else "")
     edit = QuotaEdit(lambda quota: _without(quota, key), [key])
-    await state.request(lambda world: edit.make(world, state.now_s()))
+    await state.request(lambda world: edit.make(world, state.now_s()), caller)
     notes = await anyio.to_thread.run_sync(_removal_notes, state, key)
     return json_response({"objects": edit.summary(), "notes": [*notes, *edit.default_queue_notes]})
 

@@ -75,7 +75,7 @@ async def submit_job(
     if idempotency_key:
         submission.key = hashlib.sha256(f"{caller.user}\0{idempotency_key}".encode()).hexdigest()
         submission.digest = hashlib.sha256(kind.encode() + b"\0" + body).hexdigest()
-    await state.request(state.operations.submit(submission))
+    await state.request(state.operations.submit(submission), caller)
     shown = view_job(await state.snapshot(), submission.job, state.now_s())
     if shown is None:
         raise HttpProblem(409, f"this Idempotency-Key has made job {submission.job}, which is forgotten by now")

@@ -63,6 +63,7 @@ class LocalBackend:
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
         fence: Fence | None = None,
+        journal: str = "",
     ) -> None:
         """Files lie below `root`. `tasks` says what a job runs, and its job; it may raise KeyError or InputError.
 
@@ -71,7 +72,8 @@ class LocalBackend:
         an image. `inherited` is passed on to jobs, by default what is harmless of the server's environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
-        a job up. `fence` is around what jobs can do without: the measuring of their speed, say.
+        a job up. `fence` is around what jobs can do without: the measuring of their speed, say. `journal` is
+        the id of the journal that knows the jobs, for their folders.
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class LocalBackend:
             watch=self._watch_replica,
             later=self._later.append,
             on_result=on_result,
-            directory_pool=DirectoryPool(self.root, self._trash.call),
+            directory_pool=DirectoryPool(self.root, self._trash.call, journal),
             ranks=ranks,
         )
 

@@ -136,16 +136,36 @@ class TrashCollector:
         return True
 
 
+STAMP = "journal-id"
+
+
+def write_stamp(folder: Place, journal: str) -> None:
+    """Says in a job's folder which journal knows the job. OSError when the disk does not let us."""
+    write_small(f"{folder}/{STAMP}", f"{journal}\n".encode())
+
+
+def read_stamp(folder: Path) -> str | None:
+    """The journal that knows the job of a folder; None when it does not say. OSError: that cannot be told."""
+    try:
+        return read_small(folder / STAMP, 1024).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+
+
 _AHEAD = 16
 _INSIDE = ("", "/runs", "/runs/0", "/runs/0/0", "/logs", "/checkpoints", "/work")
 """What the first run of a job with one replica needs (job_files.py)."""
 
 
 class DirectoryPool:
-    """Gives out folders that have no name yet. `later` has something done in another thread."""
+    """Gives out folders that have no name yet. `later` has something done in another thread.
 
-    def __init__(self, root: Path, later: Callable[[Callable[[], None]], None]) -> None:
+    `journal` is the id of the journal that knows the jobs; empty: their folders do not say so.
+    """
+
+    def __init__(self, root: Path, later: Callable[[Callable[[], None]], None], journal: str = "") -> None:
         self._root = root
+        self._journal = journal
         self._place = root / "blank"
         self._later = later
         self._ready: deque[str] = deque()
@@ -164,6 +184,11 @@ class DirectoryPool:
             return False  # the next server throws it away
         return True
 
+    def stamp(self, folder: Place) -> None:
+        """Says in a folder that was made elsewhere which journal knows its job."""
+        if self._journal:
+            write_stamp(folder, self._journal)
+
     def _begin(self) -> None:
         move_to_trash(self._root, self._place)  # a former server's
         for _ in range(_AHEAD):
@@ -176,4 +201,5 @@ class DirectoryPool:
                 os.mkdir(self._place, 0o700)
             for name in _INSIDE:
                 os.mkdir(blank + name, 0o700)
+            self.stamp(blank)
             self._ready.append(blank)

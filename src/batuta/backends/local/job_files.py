@@ -1,6 +1,7 @@
 """The files of a job: where they lie, and the records of its runs.
 
 jobs/<id>/
+  journal-id          which journal knows this job
   job.json            the history of runs that are over (`RunHistory`); outlives the server and the runs
   runs/<n>/           the current or the last run
     run.json          what another server has to know of it (`RunRecord`)
@@ -95,6 +96,8 @@ class JobFiles:
             for folder in (self.folder, self.runs, run):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o700)
+            if pool is not None:
+                pool.stamp(self.folder)
 
     def replica_folders(self, *, with_setup: bool) -> list[Path]:
         """The folders that replicas find; each makes those that are not there yet."""
@@ -157,6 +160,16 @@ def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
         if (root / "jobs" / name / "runs").is_dir():
             job = unquote(name)
             yield job, JobFiles(root, job)
+
+
+def job_folders(root: Path) -> Iterator[tuple[JobId, Path]]:
+    """All folders of jobs below a root. OSError when they cannot be listed."""
+    try:
+        names = sorted(os.listdir(root / "jobs"))
+    except FileNotFoundError:
+        return
+    for name in names:
+        yield unquote(name), root / "jobs" / name
 
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")

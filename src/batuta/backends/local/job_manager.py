@@ -202,6 +202,13 @@ def recover(job_run: JobRun, files: JobFiles, expected: ExpectedJob, now_s: floa
 def clear_runs(files: JobFiles, numbers: Iterable[int]) -> None:
     """Kills the processes of runs that are not wanted any more, and discards the runs."""
     numbers = list(numbers)
+    stop_runs(files, numbers)
+    for number in numbers:
+        files.discard_run(number)
+
+
+def stop_runs(files: JobFiles, numbers: Iterable[int]) -> None:
+    """Kills the processes of runs; what they have written stays."""
     found = [folder for number in numbers for folder in files.run(number).glob("[0-9]*")]
     alive = [replica for folder in found if (replica := processes.adopt(folder)) is not None]
     for replica in alive:
@@ -211,5 +218,3 @@ def clear_runs(files: JobFiles, numbers: Iterable[int]) -> None:
         time.sleep(0.01)
     for folder in found:
         processes.clean_up(folder)
-    for number in numbers:
-        files.discard_run(number)
