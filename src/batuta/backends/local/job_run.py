@@ -16,6 +16,7 @@ from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, pas
 from batuta.backends.local.live_run import CannotLaunch, LiveRun, can_resize_in_place, launch_run, resize_in_place
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.progress import ProgressFeed
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.core.cluster import Placement
 from batuta.core.event import JobEnded, JobInterrupted, JobStarted, TransitionTimed
 from batuta.core.job import Job, JobId, JobKind, JobState
@@ -408,6 +409,8 @@ class JobRun:
     def _finish(self, run: LiveRun, now_s: float) -> None:
         """All replicas are over: their GPUs are free, and the job has ended, moves on or waits again."""
         record = run.record
+        if not self.is_closing:
+            self._files.keep_result(record.number)  # first of all: it may have to be tried again
         self._context.ports.release(record.run_id(0))
         self._context.occupancy.release(self.job.id)
         self.run = None
@@ -418,7 +421,6 @@ class JobRun:
             self._events.started(run, now_s)
         self.poll(now_s, at_end=True)
         self._progress.ended(now_s)
-        self._files.keep_result(record.number)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:
             self._events.stop_s = max(0.0, now_s - begun_s)
@@ -453,7 +455,10 @@ class JobRun:
     def give_up(self, now_s: float, error: Exception) -> None:
         """Ends the job for a fault of ours: all of it is killed, and nothing is left to go wrong again."""
         self.run, self.is_over, self.wanted, self._found = None, True, None, None
-        for number in self._files.run_numbers():
+        numbers: list[int] = []
+        with contextlib.suppress(CannotTell):
+            numbers = self._files.run_numbers()
+        for number in numbers:
             # From disk: what was started last may not even be known here.
             with contextlib.suppress(Exception):
                 if (record := read_record(self._files, number)) is not None:

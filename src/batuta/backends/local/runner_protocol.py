@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batuta.backends.local.files import read_small, write_all, write_json
+from batuta.backends.local.files import read_json, write_all, write_json
 from batuta.backends.local.supervisor import process_tree
 
 DEFAULT_LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -191,10 +191,10 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(ReplicaState))
 
 
 def read_state(run_dir: Path) -> ReplicaState | None:
-    """What the runner wrote last; None when it has written nothing that makes sense."""
+    """What the runner wrote last; None when it has written nothing that makes sense. CannotTell as `read_json`."""
     try:
-        return _state(json.loads(read_small(f"{run_dir}/state.json")))
-    except (OSError, KeyError, TypeError, ValueError):
+        return _state(read_json(f"{run_dir}/state.json"))
+    except (KeyError, TypeError, ValueError):
         return None
 
 

@@ -108,7 +108,11 @@ class Report:
         }
 
     def child_started(self, pid: int, *, setup: bool) -> None:
-        self._state.update(child_pid=pid, child_start=process_tree.start_of(pid))
+        try:
+            start = process_tree.start_of(pid)
+        except process_tree.CannotTell:
+            start = None  # what it leaves behind is found by its environment
+        self._state.update(child_pid=pid, child_start=start)
         if not setup:
             self._state["run_begun_s"] = time.time()
 
