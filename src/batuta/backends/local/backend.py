@@ -25,6 +25,7 @@ from batuta.backends.local.job_environment import inherited_env, sdk_folder
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
 from batuta.backends.local.job_manager import ExpectedJob, JobManager, clear_runs, recover
 from batuta.backends.local.job_run import JobRun, server_fault
+from batuta.backends.local.limits import LocalLimits
 from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
@@ -64,6 +65,7 @@ class LocalBackend:
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
         gpu_injector: GpuInjector | None = None,
         containers: ContainerRuntimes | None = None,
+        limits: LocalLimits | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
         since_s: float = -math.inf,
@@ -75,7 +77,8 @@ class LocalBackend:
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
         within their node. `gpu_injector` is what programs need beside that, `containers` runs tasks that have
-        an image. `inherited` is passed on to jobs, by default what is harmless of the server's environment.
+        an image, `limits` are what replicas may have at most. `inherited` is passed on to jobs, by default what is
+        harmless of the server's environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
         a job up. `fence` is around what jobs can do without: the measuring of their speed, say.
@@ -106,6 +109,7 @@ class LocalBackend:
             sdk_folder(self.root),
             gpu_injector,
             containers or ContainerRuntimes(),
+            limits,
         )
         self.context = JobContext(
             machine,

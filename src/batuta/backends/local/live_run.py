@@ -84,6 +84,14 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
         if states[rank].why is ExitReason.CANNOT_START:
             end = RunEnd.LOST if states[rank].error.endswith(_MACHINE_TROUBLE) else RunEnd.CANNOT_START
             return Outcome(end, detail=f"{_who(states, rank)} cannot start: {_plain(states[rank].error)}")
+    for why, verdict in (
+        (ExitReason.PROCESS_LIMIT, RunEnd.PROCESS_LIMIT),
+        (ExitReason.MEMORY_LIMIT, RunEnd.MEMORY_LIMIT),
+    ):
+        for rank in ranks:
+            if states[rank].why is why:
+                who = f"{_who(states, rank)}: " if len(states) > 1 else ""
+                return Outcome(verdict, _code(states[rank]), f"{who}{states[rank].error}", states[rank].limit)
     # When one is gone, the others soon fail because of that.
     for rank in ranks:
         if states[rank].why is ExitReason.KILLED or states[rank].phase is ReplicaPhase.ABSENT:

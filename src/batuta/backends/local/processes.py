@@ -25,13 +25,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batuta.backends.local import runner, runner_protocol
 from batuta.backends.local.files import read_json, unless_gone
 from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec, ReplicaState
-from batuta.backends.local.supervisor import process_tree
+from batuta.backends.local.supervisor import containment, process_tree
 from batuta.backends.local.supervisor.process_tree import CannotTell, Entry
 
 _WITHIN_S = 10.0
@@ -162,18 +164,24 @@ def clean_up(run_dir: Path) -> ReplicaState:
     state = observe(run_dir)
     if state.phase is not ReplicaPhase.LOST:
         return state
+    spec = read_json(run_dir / "spec.json")
+    spec = spec if isinstance(spec, dict) else {}
+    groups = (spec.get("limits") or {}).get("cgroup")
+    if groups:
+        containment.kill_all(groups)
     kill_leftovers(state.run_id, session=state.session)
-    _remove_container(run_dir)
+    if groups:
+        containment.remove(groups)
+    _remove_container(spec)
     left = find_leftovers(state.run_id, session=state.session)
     final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
     runner_protocol.write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
     return final
 
 
-def _remove_container(run_dir: Path) -> None:
+def _remove_container(spec: Mapping[str, Any]) -> None:
     """Does what the runner was to do last, where its run had a container."""
-    spec = read_json(run_dir / "spec.json")
-    if isinstance(spec, dict) and (argv := spec.get("cleanup")):
+    if argv := spec.get("cleanup"):
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(argv, env=spec["env"], cwd="/", capture_output=True, timeout=_REMOVES_WITHIN_S, check=False)
 

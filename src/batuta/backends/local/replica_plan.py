@@ -31,6 +31,7 @@ from typing import Final, Protocol, TypeAlias
 from batuta.backends.local.addresses import node_address
 from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
+from batuta.backends.local.limits import LocalLimits
 from batuta.backends.local.mounts import lock_folder, view_of
 from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.core.cluster import NodeName, Placement
@@ -116,6 +117,7 @@ class Machine:
     sdk: Path  # for PYTHONPATH: scripts in environments of their own find the SDK there
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
+    limits: LocalLimits | None = None  # None: replicas have none
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -169,7 +171,11 @@ def plan_replicas(
         # A CPU-only job has no GPU to be shown.
         if not in_image and not job.cpu_only:
             env = machine.gpu_injector.inject(replica, env)
-        specs.append(_spec(machine, files, task, record, rank, workers[rank].node, env, time_limit_s))
+        spec = _spec(machine, files, task, record, rank, workers[rank].node, env, time_limit_s)
+        if machine.limits is not None:
+            gpus, nodes = len(workers[rank].gpus), len(workers) if led_by_one else 1
+            spec = replace(spec, limits=machine.limits.of(task, spec.run_id, gpus * nodes, nodes))
+        specs.append(spec)
     return specs
 
 

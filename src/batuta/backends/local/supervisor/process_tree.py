@@ -44,7 +44,7 @@ _CAUGHT_TO_TIDY_UP = (signal.SIGTRAP, signal.SIGUSR2, signal.SIGXCPU, signal.SIG
 class Entry:
     """One process as /proc/PID/stat tells it."""
 
-    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("group", "parent", "pid", "resident_pages", "session", "start", "state", "threads")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
@@ -52,7 +52,9 @@ class Entry:
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.threads = int(fields[17])
         self.start = int(fields[19])
+        self.resident_pages = int(fields[21])
 
     @property
     def process(self) -> Process:

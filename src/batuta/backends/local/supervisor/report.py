@@ -105,6 +105,7 @@ class Report:
             "exit_code": None,
             "signal": None,
             "why": None,
+            "limit": None,
         }
 
     def child_started(self, pid: int, *, setup: bool) -> None:
@@ -128,6 +129,11 @@ class Report:
     def phase(self, name: str) -> None:
         self._state["phase"] = name
         self.flush()
+
+    def limit_reached(self, limit: float, sentence: str) -> None:
+        """Notes the limit that the replica has reached, for which it is ended."""
+        self._state["limit"] = limit
+        self.error = sentence
 
     def ended(self, why: str) -> None:
         self._state.update(phase="exited", why=why, ended_s=time.time())
