@@ -42,7 +42,10 @@ class LocalLimits:
     open_files: int | None = None  # the soft limit that the server had before it raised its own
 
     def of(self, task: Task, run_id: str, gpus: int, nodes: int = 1) -> dict[str, Any]:
-        """Return the limits of a replica that stands for so many nodes of its task, as plain values for its spec."""
+        """Return the limits of a replica that stands for so many nodes of its task, as plain values for its spec.
+
+        `gpus` are those of one node.
+        """
         cpus, memory = task.cpus, task.memory_gib
         # An amount with a plus is the least that it needs.
         cap = None if cpus is None or cpus.or_more else cpus.value * nodes
@@ -51,7 +54,7 @@ class LocalLimits:
             processes=(task.pids_limit or self.processes) * nodes,
             memory_bytes=min(asked or self.memory_bytes * nodes, self.shared.memory_bytes),
             cpus=cap if cap is not None and cap < self.shared.cpus else None,
-            cpu_weight=min(float(self.shared.cpus), (cpus.value * nodes) if cpus is not None else max(1.0, gpus)),
+            cpu_weight=min(float(self.shared.cpus), nodes * (cpus.value if cpus is not None else max(1.0, gpus))),
         )
         return {
             "processes": limits.processes,

@@ -171,11 +171,7 @@ def plan_replicas(
         # A CPU-only job has no GPU to be shown.
         if not in_image and not job.cpu_only:
             env = machine.gpu_injector.inject(replica, env)
-        spec = _spec(machine, files, task, record, rank, workers[rank].node, env, time_limit_s)
-        if machine.limits is not None:
-            gpus, nodes = len(workers[rank].gpus), len(workers) if led_by_one else 1
-            spec = replace(spec, limits=machine.limits.of(task, spec.run_id, gpus * nodes, nodes))
-        specs.append(spec)
+        specs.append(_spec(machine, files, task, record, rank, replica, env, time_limit_s))
     return specs
 
 
@@ -185,10 +181,12 @@ def _spec(
     task: Task,
     record: RunRecord,
     rank: int,
-    node: NodeName,
+    replica: ReplicaGpus,
     env: dict[str, str],
     time_limit_s: float | None,
 ) -> ReplicaSpec:
+    job = replica.job
+    nodes = len(record.placement.workers(job.gpus_per_replica)) if job.kind in _LED_BY_ONE else 1
     setup = task.setup if task.setup.strip() else None
     spec = ReplicaSpec(
         run_id=record.run_id(rank),
@@ -199,7 +197,7 @@ def _spec(
         setup=setup,
         setup_env=setup_env_changes(env),
         setup_marker=None if setup is None else files.setup_marker(rank),
-        setup_lock=None if setup is None else files.setup_lock(node),
+        setup_lock=None if setup is None else files.setup_lock(replica.node),
         setup_awaits=[] if setup is None else [files.setup_marker(other) for other in range(record.ranks)],
         folders=files.replica_folders(with_setup=setup is not None),
         grace_s=task.elastic.grace_s,
@@ -207,6 +205,7 @@ def _spec(
         # All replicas are signalled, but a request has one number.
         checkpoint_request=files.control(record.number) / "checkpoint-request" if rank == 0 else None,
         doorbell=machine.doorbell,
+        limits=None if machine.limits is None else machine.limits.of(task, replica.run_id, len(replica.gpus), nodes),
     )
     if image_of(task.image_id):
         return _in_container(machine, files, task, record, rank, spec)
@@ -230,6 +229,8 @@ def _in_container(
         image_of(task.image_id),
         files.replica(record.number, rank),
         nvidia=is_real and bool(spec.env.get("CUDA_VISIBLE_DEVICES")),
+        most_processes=spec.limits["processes"] if spec.limits and os.geteuid() == 0 else None,
+        most_memory_bytes=spec.limits["memory_bytes"] if spec.limits and os.geteuid() == 0 else None,
     )
     wanted = [("~/sky_workdir", str(spec.cwd))]
     wanted += [(mount.target.rstrip("/"), mount.source) for mount in task.file_mounts]
