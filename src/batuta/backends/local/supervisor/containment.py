@@ -26,6 +26,7 @@ PROCESS_LIMIT, MEMORY_LIMIT = "process-limit", "memory-limit"
 _LOOK_S = 1.0
 _COST_FACTOR = 20.0  # a look that takes long is taken less often: at most a twentieth of the time
 _REMOVE_S = 5.0
+_SPARE = 16
 _ATTEMPTS = 50
 _GIB = 2**30
 
@@ -74,8 +75,10 @@ class Containment:
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
         if self._plan is None and self._limits.get("processes") and os.geteuid() != 0:
-            # The kernel counts all that the user has, and lets root have any number.
-            most = _of_user() + int(self._limits["processes"])
+            # The kernel counts all that the user has, and lets root have any number. With some to spare: it is the
+            # watch that says what the replica ends for.
+            own = int(self._limits["processes"])
+            most = _of_user() + own + max(_SPARE, own // 8)
             _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
