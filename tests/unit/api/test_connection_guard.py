@@ -30,7 +30,7 @@ def serve(guard: ConnectionGuard, test: Test) -> None:
     async def run() -> None:
         config = uvicorn.Config(app, port=0, http=guard.protocol(), log_config=None, lifespan="off")  # type: ignore[arg-type]
         server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         running = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
