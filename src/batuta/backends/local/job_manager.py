@@ -87,9 +87,11 @@ class JobManager:
         dirty, self._dirty = self._dirty, set()
         for job_run, run, rank in heard:
             with self._fenced(job_run, now_s):
-                self._heard[job_run, run, rank] = None  # until it could be looked at
-                run.look(rank)
-                del self._heard[job_run, run, rank]
+                try:
+                    run.look(rank)
+                except CannotTell:
+                    self._heard[job_run, run, rank] = None  # it is news until it could be looked at
+                    raise
         if polls:
             self._read_reports(now_s)
         for job_run in list(self._active.values()):

@@ -145,7 +145,7 @@ class Supervisor:
         self._processes = ReplicaProcesses(spec["run_id"] if self._cleanup else None)
         self._obstacle = write_run_files(report.run_dir, spec)
         self._view = _view(report.run_dir, spec)
-        self._containment = Containment(spec.get("limits"))
+        self._containment = Containment(None)
         self._limits_at: float | None = None
         self._output = Output(spec["log"], int(spec["log_cap_bytes"]))
         self._requests = CheckpointRequests(spec.get("checkpoint_request"))
@@ -155,13 +155,14 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(self._output.reader, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
-        for file in self._containment.wakes:
-            self._poll.register(file, select.POLLPRI)
 
     def supervise(self) -> None:
         """Runs the replica. Returns when nothing of it is left, and its last state is written."""
         self._listen()
-        self._report.phase("starting")  # from here on, processes may be left if we are killed
+        self._report.phase("starting")  # from here on, processes and groups may be left if we are killed
+        self._containment = Containment(self._spec.get("limits"))
+        for file in self._containment.wakes:
+            self._poll.register(file, select.POLLPRI)
         try:
             if self._obstacle is not None:
                 raise self._obstacle
