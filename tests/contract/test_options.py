@@ -176,6 +176,8 @@ UP_ELSEWHERE = {
     "ranks": "the straggler controller",
     "otlp": "where traces are sent",
     "log_format": "the server's log",
+    "limits": "what the processes of jobs may have at most",
+    "open_files": "how many files the processes of jobs may open",
 }
 OPERATOR_DECIDES = {"placement"}
 OPERATOR_ELSEWHERE = {

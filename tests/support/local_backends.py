@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.context import Timing
+from batuta.backends.local.limits import LocalLimits
 from batuta.backends.local.replica_plan import GpuInjector
 from batuta.backends.local.supervisor import process_tree
 from batuta.core import event as ev
@@ -53,6 +54,7 @@ class Bench:
         self.devices: dict[str, list[str | int]] | None = None
         self.gpu_injector: GpuInjector | None = None
         self.containers: ContainerRuntimes | None = None
+        self.limits: LocalLimits | None = None
         self.results: dict[JobId, str] = {}
         self.said: list[ev.Event] = []
         self._backend: LocalBackend | None = None
@@ -67,6 +69,7 @@ class Bench:
                 devices=self.devices,
                 gpu_injector=self.gpu_injector,
                 containers=self.containers,
+                limits=self.limits,
                 on_result=self.results.__setitem__,
                 inherited={"PATH": os.environ["PATH"]},
                 timing=QUICK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from batuta.api.auth import SAFE_METHODS
+from batuta.api.connection_guard import ACCEPTED_AT_ONCE, ConnectionGuard, most_connections
 from batuta.api.dependencies import ServerDependencies
 from batuta.api.middleware import EncodedSlashMiddleware, SecurityMiddleware
 from batuta.api.models import ProblemDocument
@@ -49,6 +51,7 @@ _HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_rout
 """Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
 _PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
 _HEADERS_BYTES = 32 << 10
+_BACKLOG = 1024
 _GRACE_S = 3
 _NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
 <h1>Batuta runs</h1>
@@ -161,9 +164,16 @@ def serve_dashboard(app: FastAPI, folder: Path) -> None:
 
 
 class ApiServer(uvicorn.Server):
-    """Ends streams of events and logs at a shutdown: uvicorn would wait for them for ever."""
+    """Ends streams of events and logs at a shutdown: uvicorn would wait for them for ever.
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+    Its connections leave descriptors for the engine: by default as many as the limit of this process asks for.
+    """
+
+    def __init__(
+        self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, guard: ConnectionGuard | None = None
+    ) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        guard = guard or ConnectionGuard(most_connections(soft))
         super().__init__(
             uvicorn.Config(
                 app,
@@ -172,12 +182,19 @@ class ApiServer(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                http=guard.protocol(),  # type: ignore[arg-type]  # it wants a class, and calls it
+                backlog=ACCEPTED_AT_ONCE,
                 h11_max_incomplete_event_size=_HEADERS_BYTES,
                 timeout_graceful_shutdown=_GRACE_S,
                 lifespan="on",
             )
         )
         self._api = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # what waits in the kernel costs no descriptor
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_streams(self._api)

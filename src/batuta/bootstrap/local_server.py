@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,11 +28,12 @@ from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
+from batuta.backends.local.limits import LimitOptions, machine_limits
 from batuta.backends.local.mounts import why_no_views
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.local_state import open_own_store
-from batuta.bootstrap.serving import call_at_signals, listen
+from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
@@ -134,6 +135,9 @@ class UpOptions:
     set_aside: bool = False  # whether folders that are not of this journal's jobs are moved out of the way
     otlp: str = ""  # where traces of cycles are sent; empty: nowhere
     log_format: LogFormat = LogFormat.JSON
+    limits: LimitOptions = field(default_factory=LimitOptions)
+    """What jobs may have at most, where their task says nothing."""
+    open_files: int | None = None  # the limit that jobs get; set by `serve`, which raises the server's own
 
 
 class Server(EngineHost):
@@ -174,6 +178,7 @@ class Server(EngineHost):
             devices=local.devices,
             gpu_injector=self.gpus,
             containers=containers,
+            limits=machine_limits(state.path, options.limits, options.open_files),
             on_result=store.results.stage,
             inherited=_inherited(state.path, options.pass_env, log),
             since_s=world.now_s,
@@ -332,6 +337,7 @@ def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> 
 
     `ready` is called when requests would be answered.
     """
+    options = replace(options, open_files=raise_descriptor_limit())
     with built(options) as server:
         listener = _listen(options.listen, options.port)
         server.url = f"http://{_host_in_url(options.listen)}:{listener.getsockname()[1]}"

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from batuta.spec.problem import InputError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _GRACE_S: Final = 3
+_MOST_DESCRIPTORS: Final = 1 << 20
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -44,6 +45,24 @@ def listen(host: str, port: int, fix: str) -> socket.socket:
         raise InputError.of(f"cannot listen at {host}:{port}: {error.strerror}", fix=fix) from error
     listener.listen(1024)
     return listener
+
+
+def raise_descriptor_limit() -> int | None:
+    """Raises the soft limit on open files to the hard one; returns what it was, None where there is none.
+
+    What this process starts for users should have the former limit again: some programs go through all descriptors
+    that they may have, and `select` knows the first 1024 alone.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if soft < wanted:
+        with suppress(OSError, ValueError):  # some systems have a lower limit of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return soft
 
 
 class ProbesApp:

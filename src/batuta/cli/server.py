@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,6 +117,22 @@ def up(
     hang_after: Annotated[
         str, option("A job that used to report and says nothing for so long is restarted; off: never.", "TIME")
     ] = "30m",
+    job_processes: Annotated[
+        int | None,
+        option(
+            "Processes and threads of each node of a job that sets no limit; default 4096 or more.",
+            "N",
+            min=16,
+        ),
+    ] = None,
+    job_memory: Annotated[
+        float | None,
+        option("GiB for each node of a job that sets no limit; default all but the reserve.", "GIB", min=0.001),
+    ] = None,
+    reserve_memory: Annotated[
+        float | None,
+        option("GiB that all jobs together leave free; default 1 or a sixteenth.", "GIB", min=0.0),
+    ] = None,
     retain_jobs: Annotated[int, option("How many jobs that are over are kept.", "N", min=0)] = 10_000,
     retain_days: Annotated[float, option("How long jobs that are over are kept.", "D")] = 7.0,
     set_aside: Annotated[
@@ -178,6 +195,7 @@ def up(
     if detach:
         start_detached(folder, sys.argv[1:])
         return
+    from batuta.backends.local.limits import LimitOptions
     from batuta.bootstrap.local_server import UpOptions
     from batuta.core import quota
     from batuta.core.utilisation import IdleRules
@@ -209,8 +227,10 @@ def up(
         set_aside=set_aside,
         otlp=otlp or "",
         log_format=log_format,
-        **({"gpu_type": gpu_type} if gpu_type is not None else {}),
+        limits=LimitOptions(job_processes, job_memory, reserve_memory),
     )
+    if gpu_type is not None:
+        options = replace(options, gpu_type=gpu_type)
     raise typer.Exit(run_server(options, _print_ready, demo=demo, stay=stay))
 
 

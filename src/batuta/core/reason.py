@@ -102,6 +102,8 @@ class Reason(Enum):
     RESIZE_BACKOFF = "could not be resized; that is tried again in {wait_s:.0f} s"
     # Why a job is over that did not end by itself.
     TIME_LIMIT = "reached its limit of {limit_s:g} s of running time"
+    PROCESS_LIMIT = "was stopped: it had more than {limit:.0f} processes and threads (label batuta.dev/pids-limit)"
+    MEMORY_LIMIT = "ran out of memory: its limit was {limit_gib:.3g} GiB (resources.memory)"
     # What holds a job up that has all it asked for.
     STRAGGLER = (
         "is held up by a straggler: rank {rank:.0f} of {ranks:.0f} needs {slowdown:.1f} times as long as "

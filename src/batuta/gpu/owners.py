@@ -52,17 +52,26 @@ class ProcessWork:
 
 
 def is_alive(pid: int, start_ticks: int) -> bool:
-    """Return whether this very process runs: not another with its pid, and not a zombie."""
-    fields = _read_stat(pid, PROC)
+    """Return whether this very process runs: not another with its pid, and not a zombie.
+
+    One that cannot be looked at (no descriptor is left, say) counts as running: only the kernel says that it ended.
+    """
+    try:
+        fields = _read_stat(pid, PROC)
+    except OSError:
+        return True
     return bool(fields) and int(fields[18]) == start_ticks
 
 
 def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
-    """Return what a process has used; None for one that has ended, or is a zombie."""
-    fields = _read_stat(pid, proc)
+    """Return what a process has used; None for one that has ended, is a zombie, or cannot be looked at now."""
+    try:
+        fields = _read_stat(pid, proc)
+    except OSError:
+        return None
     if not fields:
         return None
-    lines = (line.partition(": ") for line in _text(f"{proc}/{pid}/io").splitlines())
+    lines = (line.partition(": ") for line in _text_if_any(f"{proc}/{pid}/io").splitlines())
     counters = {name: int(value) for name, _, value in lines if value.isdecimal()}
     return ProcessWork(
         pid,
@@ -74,12 +83,12 @@ def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
 
 
 def read_control_groups(pid: int, proc: Path = PROC) -> str:
-    return _text(f"{proc}/{pid}/cgroup")
+    return _text_if_any(f"{proc}/{pid}/cgroup")
 
 
 def read_environment(pid: int, proc: Path = PROC) -> dict[str, str]:
     """Return the variables that it was started with; empty without permission."""
-    pairs = (part.partition("=") for part in _text(f"{proc}/{pid}/environ").split("\0"))
+    pairs = (part.partition("=") for part in _text_if_any(f"{proc}/{pid}/environ").split("\0"))
     return {name: value for name, equals, value in pairs if equals}
 
 
@@ -90,17 +99,25 @@ def _read_stat(pid: int, proc: Path) -> list[str]:
 
 
 def _text(path: str) -> str:
+    """Return what a file of /proc says; empty for a process that is gone. OSError when it cannot be read now."""
     try:
         # Once a second for each process on a GPU: a file object would cost more than the reading.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
     try:
         return os.read(file, _PROC_MAX_BYTES).decode(errors="replace")
-    except OSError:
+    except ProcessLookupError:
         return ""
     finally:
         os.close(file)
+
+
+def _text_if_any(path: str) -> str:
+    try:
+        return _text(path)
+    except OSError:
+        return ""
 
 
 class ProcessCache(Generic[V]):
@@ -113,15 +130,19 @@ class ProcessCache(Generic[V]):
 
     def of(self, pid: int) -> V | None:
         """Return the answer for a process; None for one that has ended."""
-        work = read_work(pid, self._proc)
-        if work is None:
+        known = self._known.get(pid)
+        try:
+            fields = _read_stat(pid, self._proc)
+        except OSError:
+            return None if known is None else known[1]  # it cannot be looked at now: as it was
+        if not fields:
             self._known.pop(pid, None)
             return None
-        known = self._known.get(pid)
-        if known is None or known[0] != work.start_ticks:
+        start_ticks = int(fields[18])
+        if known is None or known[0] != start_ticks:
             if len(self._known) >= _MAX_CACHED:
                 self._known.clear()  # most of them have long ended
-            known = self._known[pid] = (work.start_ticks, self._ask(pid))
+            known = self._known[pid] = (start_ticks, self._ask(pid))
         return known[1]
 
 

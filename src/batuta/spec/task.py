@@ -104,6 +104,12 @@ class Task:
         return found[0].gpus if found else int(self.gpu.is_share)
 
     @property
+    def pids_limit(self) -> int | None:
+        """How many processes and threads each node may have at most; None: as the server has it."""
+        text = dict(self.labels).get(task_resources.PIDS_LIMIT_LABEL)
+        return None if text is None else task_resources.parse_pids_limit(text)
+
+    @property
     def cpus(self) -> Amount | None:
         return self.choices[0].cpus
 

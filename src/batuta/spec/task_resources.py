@@ -34,10 +34,12 @@ _CLASS_NAME = re.compile(r"[a-z](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 _ACCEPTED = f"a whole number within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}, or the name of a WorkloadPriorityClass"
 HANG_AFTER_LABEL: Final = "batuta.dev/hang-after"
 STRAGGLERS_LABEL: Final = "batuta.dev/stragglers"
+PIDS_LIMIT_LABEL: Final = "batuta.dev/pids-limit"
 OFF: Final = "off"
 STRAGGLER_WORDS: Final = ("move", "report", OFF)
 MOST_CANDIDATES = 64
 MOST_RESTARTS = 10_000
+MOST_PIDS = 2**22  # what Linux can have
 LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 TIME_LIMIT_LABELS = ("kueue.x-k8s.io/max-exec-time-seconds", "max-run-duration-seconds", "maxRunDurationSeconds")
@@ -209,9 +211,17 @@ def parse_stragglers(text: str) -> str:
     return text
 
 
-RANK_CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
+def parse_pids_limit(text: str) -> int:
+    """How many processes and threads each node of a job may have. InputError for anything else."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_PIDS:
+        raise InputError.of(f"{shown(text)} is not a number of processes", fix=f"a whole number within 1..{MOST_PIDS}")
+    return int(text)
+
+
+LABEL_CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
     HANG_AFTER_LABEL: parse_hang_after_s,
     STRAGGLERS_LABEL: parse_stragglers,
+    PIDS_LIMIT_LABEL: parse_pids_limit,
 }
 """By label: what refuses a value that means nothing."""
 
@@ -354,8 +364,8 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
             text = reader.parsed(value, what, parse_queue)
         elif key in TIME_LIMIT_LABELS:
             text = reader.text(value, what) if reader.parsed(value, what, parse_exec_time_s) else None
-        elif key in RANK_CHECKS:
-            text = reader.text(value, what) if reader.parsed(value, what, RANK_CHECKS[key]) is not None else None
+        elif key in LABEL_CHECKS:
+            text = reader.text(value, what) if reader.parsed(value, what, LABEL_CHECKS[key]) is not None else None
         elif key == CLASS_LABEL or not isinstance(value, yaml.ScalarNode):
             text = reader.text(value, what)
         else:

@@ -82,6 +82,26 @@ MOUNTS = """
 """
 
 
+FORKS = """
+    import os, sys, time
+    from pathlib import Path
+    from batuta.backends.local.processes import clean_up, launch
+    from batuta.backends.local.runner_protocol import ReplicaSpec
+    home = Path(sys.argv[1])
+    run_dir = home / "run"
+    limits = {"processes": 20, "memory_bytes": 2**40, "all_memory_bytes": 2**40, "cgroup": None}
+    script = "for n in $(seq 200); do sleep 60 & done; wait"
+    env = {"PATH": os.defpath}
+    launch(run_dir, ReplicaSpec(
+        run_id=f"nobody-{os.getpid()}", run=script, cwd=home, log=run_dir / "log", env=env, limits=limits
+    ))
+    end = time.monotonic() + 60
+    while clean_up(run_dir).phase.is_alive and time.monotonic() < end:
+        time.sleep(0.01)
+    print(clean_up(run_dir).why, "fork: " in (run_dir / "log").read_text())
+"""
+
+
 def as_nobody(script: str) -> subprocess.CompletedProcess[str]:
     """A script of a user without any privilege, with a folder of its own."""
     if os.geteuid() != 0 or not (setpriv := shutil.which("setpriv")):
@@ -128,3 +148,8 @@ def test_mounts_of_nobody_are_in_a_view_of_its_own():
     assert result.returncode == 0, result.stderr
     first = ["insideinside", NOBODY, "/proc/self", "/tmp", "/usr", "own", " False False", "[]"]
     assert result.stdout.splitlines() == first
+
+
+def test_processes_of_a_user_are_bounded_by_the_kernel_too():
+    done = as_nobody(FORKS)
+    assert (done.returncode, done.stdout) == (0, "process-limit True\n"), done.stderr

@@ -354,7 +354,8 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 
-FOR_EVENTS = {Reason.STRAGGLER, Reason.UNEVEN_RANKS, Reason.HANG, Reason.TIME_LIMIT}
+FOR_EVENTS = {Reason.STRAGGLER, Reason.UNEVEN_RANKS, Reason.HANG}
+FOR_EVENTS |= {Reason.TIME_LIMIT, Reason.PROCESS_LIMIT, Reason.MEMORY_LIMIT}
 """What holds up a job that runs as it should, and what ended it, is told when it is found."""
 FOR_COMMANDS = {
     *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),

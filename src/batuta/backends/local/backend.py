@@ -14,6 +14,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from batuta.backends.local.addresses import PortReservations
@@ -24,9 +25,11 @@ from batuta.backends.local.job_environment import inherited_env, sdk_folder
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
 from batuta.backends.local.job_manager import ExpectedJob, JobManager, clear_runs, recover
 from batuta.backends.local.job_run import JobRun, server_fault
+from batuta.backends.local.limits import LocalLimits
 from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.backends.local.watch import RunnerEvent, Watch
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
@@ -45,6 +48,11 @@ _LONGEST_WAIT_S = 3600.0
 _log = logging.getLogger(__name__)
 
 
+def _clear_all(files: JobFiles) -> None:
+    clear_runs(files, files.run_numbers())
+    files.tidy()
+
+
 class LocalBackend:
     """Carries commands out as processes. For the engine's thread; `wake` and what is for people, for all."""
 
@@ -57,6 +65,7 @@ class LocalBackend:
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
         gpu_injector: GpuInjector | None = None,
         containers: ContainerRuntimes | None = None,
+        limits: LocalLimits | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
         since_s: float = -math.inf,
@@ -69,7 +78,8 @@ class LocalBackend:
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
         within their node. `gpu_injector` is what programs need beside that, `containers` runs tasks that have
-        an image. `inherited` is passed on to jobs, by default what is harmless of the server's environment.
+        an image, `limits` are what replicas may have at most. `inherited` is passed on to jobs, by default what is
+        harmless of the server's environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
         a job up. `fence` is around what jobs can do without: the measuring of their speed, say. `journal` is
@@ -82,6 +92,10 @@ class LocalBackend:
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
         self._events = EventBuffer()
         self._later: list[Callable[[], None]] = []
+        self._deferred: dict[JobId, list[Callable[[], None]]] = {}
+        """By job: what could not be done yet, because its files could not be read."""
+        self._retry_s = math.inf
+        self._given: dict[JobId, Placement] = {}  # what commands of this moment give, to be taken from others
         doorbell = self.root / "doorbell"
         fence = fence or Fence()
         self._watch = Watch(self._inbox.put, doorbell, fence=fence)
@@ -97,6 +111,7 @@ class LocalBackend:
             sdk_folder(self.root),
             gpu_injector,
             containers or ContainerRuntimes(),
+            limits,
         )
         self.context = JobContext(
             machine,
@@ -113,45 +128,78 @@ class LocalBackend:
 
     def resume(self, living: Mapping[JobId, ExpectedJob]) -> None:
         """Takes up what a former server left, once, before anything else. What it finds is said as events."""
-        now_s = self._clock()
         sweep_mount_points()
-        for job, files in jobs_with_runs(self.root):
+        try:
+            found = list(jobs_with_runs(self.root))
+        except CannotTell as problem:
+            raise OSError(f"the folders of jobs cannot be read: {problem}") from problem
+        for job, files in found:
             if job not in living:
-                clear_runs(files, files.run_numbers())
-                files.tidy()
+                self._attempt(job, partial(_clear_all, files))
         for job, expected in living.items():
-            files, (placement, phase) = JobFiles(self.root, job), expected
-            if placement is None and phase is not Phase.STOPPING and not files.run_numbers():
-                continue  # nothing is wanted of it, and nothing of it runs
-            job_run = self._job_run(job, now_s)
-            if job_run is None:
-                clear_runs(files, files.run_numbers())
-            else:
-                recover(job_run, files, expected, now_s)
-                self._jobs.touch(job_run)
+            self._attempt(job, partial(self._recover, job, expected))
+
+    def _recover(self, job: JobId, expected: ExpectedJob) -> None:
+        files, (placement, phase), now_s = JobFiles(self.root, job), expected, self._clock()
+        if placement is None and phase is not Phase.STOPPING and not files.run_numbers():
+            return  # nothing is wanted of it, and nothing of it runs
+        job_run = self._job_run(job, now_s)
+        if job_run is None:
+            clear_runs(files, files.run_numbers())
+        else:
+            recover(job_run, files, expected, now_s)
+            self._jobs.touch(job_run)
+
+    def _attempt(self, job: JobId, do: Callable[[], None]) -> None:
+        """Does something for a job, after all that waits to be done for it; later if its files cannot be read now."""
+        waiting = self._deferred.setdefault(job, [])
+        waiting.append(do)
+        try:
+            while waiting:
+                waiting[0]()
+                waiting.pop(0)
+        except CannotTell as problem:
+            self._retry_s = min(self._retry_s, self._clock() + self.context.timing.retry_s)
+            _log.warning("job %s has to wait: %s", job, problem, extra={"job": job})
+        else:
+            del self._deferred[job]
+
+    def _retry_deferred(self, now_s: float) -> None:
+        if now_s >= self._retry_s:
+            self._retry_s = math.inf
+            for job in list(self._deferred):
+                self._attempt(job, lambda: None)
+            self._take_from_others()
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
         """Notes what is wanted. It is begun with at the next call of `next_events`."""
-        given: dict[JobId, Placement] = {}
         for command in commands:
-            job_run = self._known_job_run(command.job, now_s)
-            if job_run is None:
-                continue
-            if isinstance(command, Stop):
-                job_run.is_ending, job_run.wanted = True, None
-            elif isinstance(command, Preempt):
-                job_run.wanted = None
-            else:
-                job_run.wanted = given[command.job] = command.placement
-            self._jobs.touch(job_run)
-        self._jobs.take_from_others(given)
+            self._attempt(command.job, partial(self._want, command, now_s))
+        self._take_from_others()
         return ()
+
+    def _take_from_others(self) -> None:
+        given, self._given = self._given, {}
+        self._jobs.take_from_others(given)
+
+    def _want(self, command: Command, now_s: float) -> None:
+        job_run = self._known_job_run(command.job, now_s)
+        if job_run is None:
+            return
+        if isinstance(command, Stop):
+            job_run.is_ending, job_run.wanted = True, None
+        elif isinstance(command, Preempt):
+            job_run.wanted = None
+        else:
+            job_run.wanted = self._given[command.job] = command.placement
+        self._jobs.touch(job_run)
 
     def next_events(self, until_s: float | None) -> Sequence[Event]:
         self._do_later()
         woken = False
         while True:
             now_s = self._clock()
+            self._retry_deferred(now_s)
             self._jobs.drive(now_s)
             if self._events:
                 return self._events.take(until_s)
@@ -159,7 +207,7 @@ class LocalBackend:
                 return self._events.nothing_until(until_s)
             if woken:
                 return []
-            next_s = self._jobs.next_s()
+            next_s = min(self._jobs.next_s(), self._retry_s)
             woken = self._wait(next_s if until_s is None else min(next_s, until_s))
 
     def changed(self, job: Job) -> None:
@@ -243,6 +291,9 @@ class LocalBackend:
             job_run = self._job_run(job, now_s)
             if is_new and job_run is not None:
                 job_run.remember(now_s)
+        except CannotTell:
+            self._jobs.runs.pop(job, None)
+            raise
         except Exception as error:
             # An unexpected error ends one job, and not all.
             _log.exception("job %s is given up before it has begun", job, extra={"job": job})

@@ -79,6 +79,8 @@ class Container:
     mounts: Sequence[tuple[str, str]] = ()  # what the machine has at the first path is seen at the second
     nvidia: bool = False
     """Whether it gets the machine's NVIDIA GPUs; CUDA_VISIBLE_DEVICES says which of them are its own."""
+    most_processes: int | None = None
+    most_memory_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -110,6 +112,11 @@ class DockerCompatible:
         words += ["--security-opt", "label=disable", "--env", f"BATUTA_RUN={container.run_id}"]
         if container.nvidia:
             words += ["--gpus", "all"] if self.name == "docker" else ["--device", "nvidia.com/gpu=all"]
+        # The engine makes the control groups of its containers. Without root it cannot set limits everywhere.
+        if container.most_processes is not None:
+            words += ["--pids-limit", str(container.most_processes)]
+        if container.most_memory_bytes is not None:
+            words += ["--memory", f"{container.most_memory_bytes}b"]
         shell, *arguments = container.command
         return [*words, *container.mounted("--volume"), "--entrypoint", shell, container.image, *arguments]
 

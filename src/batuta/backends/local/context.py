@@ -24,6 +24,7 @@ class Timing:
 
     poll_s: float = 0.25  # between looks at the progress files of jobs that run
     poll_asked_s: float = 0.05  # the same while a checkpoint is waited for
+    retry_s: float = 0.5  # until a job that could not be looked at is looked at again
     look_s: float = 5.0  # between looks at all replicas, should news of one have been lost
     cancel_grace_s: float = 10.0  # a job that is cancelled gets its own grace, but not more than this
     unseen_grace_s: float = 10.0

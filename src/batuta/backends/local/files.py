@@ -12,6 +12,7 @@ the pool is empty, a start creates its own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -22,6 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from batuta.backends.local.supervisor.process_tree import CannotTell, is_gone
 
 if TYPE_CHECKING:
     from batuta.engine.fence import Fence
@@ -58,12 +61,33 @@ def write_all(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]
 
 
+_NONSENSE = frozenset((None, errno.EISDIR, errno.ELOOP, errno.ENXIO))
+"""Something else lies there than the regular file that Batuta wrote."""
+
+
+def unless_gone(problem: OSError) -> None:
+    """Returns when the error says that there is no such file. CannotTell for all that says only: not readable now."""
+    if not (is_gone(problem) or problem.errno in _NONSENSE):
+        raise CannotTell(str(problem)) from problem
+
+
 def read_json(path: Place) -> Any:
-    """What is in a file; None when nothing is that makes sense."""
+    """What is in a file; None when nothing is that makes sense. CannotTell when it cannot be read now."""
     try:
         return json.loads(read_small(path))
-    except (OSError, ValueError, RecursionError):
+    except OSError as problem:
+        return unless_gone(problem)
+    except (ValueError, RecursionError):
         return None
+
+
+def list_folder(path: Place) -> list[str]:
+    """The names in a folder; none where there is no such folder. CannotTell when it cannot be read now."""
+    try:
+        return os.listdir(path)
+    except OSError as problem:
+        unless_gone(problem)
+        return []
 
 
 def write_json(path: Place, value: Any) -> None:

@@ -30,7 +30,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from batuta.backends.local.files import DirectoryPool, move_to_trash, read_json, read_small, write_json, write_small
+from batuta.backends.local.files import (
+    DirectoryPool,
+    list_folder,
+    move_to_trash,
+    read_json,
+    read_small,
+    unless_gone,
+    write_json,
+    write_small,
+)
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
 from batuta.prediction import Run
@@ -104,11 +113,12 @@ class JobFiles:
         return [self._logs, self.checkpoints, self.work, *([self._setup_markers] if with_setup else [])]
 
     def run_numbers(self) -> list[int]:
-        """The runs that there are, ascending."""
-        try:
-            return sorted(int(name) for name in os.listdir(self.runs) if name.isdecimal())
-        except OSError:
-            return []
+        """The runs that there are, ascending. CannotTell when that cannot be read now."""
+        return sorted(int(name) for name in list_folder(self.runs) if name.isdecimal())
+
+    def replica_folders_of(self, number: int) -> list[Path]:
+        """The folders of the replicas of a run that were begun with."""
+        return [self.run(number) / name for name in list_folder(self.run(number)) if name.isdecimal()]
 
     def ranks(self) -> list[int]:
         """The ranks that have ever logged something."""
@@ -119,12 +129,18 @@ class JobFiles:
         return sorted(int(match[1]) for match in found if match)
 
     def keep_result(self, number: int) -> None:
-        """Takes over the result that a run left, so that it outlives the run."""
+        """Takes over the result that a run left, so that it outlives the run. CannotTell when it cannot be read now."""
         source = self.control(number) / "result.json"
-        with contextlib.suppress(OSError):
+        try:
             found = os.lstat(source)
             if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_RESULT_BYTES:
                 os.replace(source, self.result)
+        except OSError as problem:
+            unless_gone(problem)
+        try:
+            os.close(os.open(self.result, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        except OSError as problem:
+            unless_gone(problem)
 
     def read_result(self) -> str | None:
         """The job's return value as JSON; None when it gave none."""
@@ -151,12 +167,8 @@ class JobFiles:
 
 
 def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
-    """All jobs below a root of which something may run."""
-    try:
-        names = sorted(os.listdir(root / "jobs"))
-    except OSError:
-        return
-    for name in names:
+    """All jobs below a root of which something may run. CannotTell when that cannot be read now."""
+    for name in sorted(list_folder(root / "jobs")):
         if (root / "jobs" / name / "runs").is_dir():
             job = unquote(name)
             yield job, JobFiles(root, job)
@@ -226,7 +238,7 @@ def _content(record: RunRecord) -> dict[str, Any]:
 
 
 def read_record(files: JobFiles, number: int) -> RunRecord | None:
-    """The record of a run; None when it was never written, so that nothing was ever started."""
+    """The record of a run; None when it was never written, so that nothing was ever started. CannotTell otherwise."""
     content = read_json(_path(files, number))
     try:
         return RunRecord(
@@ -302,7 +314,7 @@ def past_run(record: RunRecord, checkpointed_s: float | None = None, stopped_s: 
 
 
 def read_run_history(path: Path) -> RunHistory:
-    """The history at a path; an empty one where there is none."""
+    """The history at a path; an empty one where there is none. CannotTell when it cannot be read now."""
     content = read_json(path)
     try:
         return RunHistory(

@@ -14,6 +14,7 @@ from batuta.backends.local.context import GpuOccupancy, Timing, gpus_of
 from batuta.backends.local.job_files import JobFiles, read_record
 from batuta.backends.local.job_run import JobRun
 from batuta.backends.local.live_run import LiveRun
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.backends.local.watch import RunnerEvent
 from batuta.core.cluster import Placement
 from batuta.core.job import JobId
@@ -23,6 +24,7 @@ from batuta.engine.fence import Fence
 from batuta.prediction import fit_together
 
 _log = logging.getLogger(__name__)
+_WARN_EVERY_S = 10.0  # that jobs cannot be looked at is logged so often
 REPORTS_PART = "progress reports"  # a job runs on when what it reports cannot be measured
 
 
@@ -40,7 +42,7 @@ class JobManager:
         self._dirty: set[JobId] = set()
         self._heard: dict[tuple[JobRun, LiveRun, int], None] = {}
         """Replicas of which there was news, to be looked at once however much there was."""
-        self._poll_s = self._look_s = -math.inf
+        self._poll_s = self._look_s = self._warn_s = -math.inf
 
     def touch(self, job_run: JobRun) -> None:
         """Something else is wanted of a job."""
@@ -85,7 +87,11 @@ class JobManager:
         dirty, self._dirty = self._dirty, set()
         for job_run, run, rank in heard:
             with self._fenced(job_run, now_s):
-                run.look(rank)
+                try:
+                    run.look(rank)
+                except CannotTell:
+                    self._heard[job_run, run, rank] = None  # it is news until it could be looked at
+                    raise
         if polls:
             self._read_reports(now_s)
         for job_run in list(self._active.values()):
@@ -123,13 +129,23 @@ class JobManager:
 
     @contextlib.contextmanager
     def _fenced(self, job_run: JobRun, now_s: float) -> Iterator[None]:
-        """Ends one job, and not all, at an unexpected error."""
+        """Ends one job, and not all, at an unexpected error. Of a job that cannot be looked at nothing is concluded."""
         try:
             yield
+        except CannotTell as problem:
+            self._cannot_tell(job_run, problem, now_s)
         except Exception as error:
             job = job_run.job.id
             _log.exception("job %s is given up: something went wrong that should not", job, extra={"job": job})
             job_run.give_up(now_s, error)
+
+    def _cannot_tell(self, job_run: JobRun, problem: CannotTell, now_s: float) -> None:
+        job = job_run.job.id
+        job_run.due_s = min(job_run.due_s, now_s + self._timing.retry_s)
+        self._dirty.add(job)
+        if now_s >= self._warn_s:
+            self._warn_s = now_s + _WARN_EVERY_S
+            _log.warning("job %s cannot be looked at now: %s; tried again", job, problem, extra={"job": job})
 
     def close(self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
@@ -200,7 +216,7 @@ def recover(job_run: JobRun, files: JobFiles, expected: ExpectedJob, now_s: floa
 
 
 def clear_runs(files: JobFiles, numbers: Iterable[int]) -> None:
-    """Kills the processes of runs that are not wanted any more, and discards the runs."""
+    """Kills the processes of runs that are not wanted any more, and discards the runs. CannotTell: try again."""
     numbers = list(numbers)
     stop_runs(files, numbers)
     for number in numbers:
@@ -209,7 +225,7 @@ def clear_runs(files: JobFiles, numbers: Iterable[int]) -> None:
 
 def stop_runs(files: JobFiles, numbers: Iterable[int]) -> None:
     """Kills the processes of runs; what they have written stays."""
-    found = [folder for number in numbers for folder in files.run(number).glob("[0-9]*")]
+    found = [folder for number in numbers for folder in files.replica_folders_of(number)]
     alive = [replica for folder in found if (replica := processes.adopt(folder)) is not None]
     for replica in alive:
         processes.kill(replica)

@@ -16,12 +16,13 @@ from batuta.backends.local.job_files import JobFiles, RunHistory, RunRecord, pas
 from batuta.backends.local.live_run import CannotLaunch, LiveRun, can_resize_in_place, launch_run, resize_in_place
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.progress import ProgressFeed
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.core.cluster import Placement
 from batuta.core.event import JobEnded, JobInterrupted, JobStarted, TransitionTimed
 from batuta.core.job import Job, JobId, JobKind, JobState
 from batuta.core.reason import Reason
 from batuta.engine.jobs import reconcile as controller
-from batuta.engine.jobs.outcome import Outcome, RunEnd
+from batuta.engine.jobs.outcome import FAILURES, Outcome, RunEnd
 from batuta.engine.jobs.reconcile import Fit, Observed, ObservedRun, RunPhase, StopProgress
 from batuta.prediction import SpeedMeter
 from batuta.spec.task import Task
@@ -66,7 +67,7 @@ class EventReporter:
         """It is gone, and waits again, at least until `not_before_s`."""
         history, number = self._history, None if run is None else run.record.number
         detail = outcome.detail
-        if outcome.end is RunEnd.FAILED and history.failures:
+        if outcome.end in FAILURES and history.failures:
             most = self._task.max_restarts_on_errors
             detail += f" (restart {history.failures} of {most}, after {not_before_s - now_s:g} s)"
         event = JobInterrupted(now_s, self._job, not_before_s=not_before_s, exit_code=outcome.exit_code, detail=detail)
@@ -85,9 +86,15 @@ class EventReporter:
         event = JobEnded(now_s, self._job, state, exit_code=outcome.exit_code, detail=detail)
         if ended_s is not None and ended_s < now_s - _LATE_S:
             event = replace(event, ended_s=ended_s)
-        if outcome.end is RunEnd.TIME_LIMIT:
-            limit = (("limit_s", self._task.max_exec_time_s or 0.0),)
-            event = replace(event, reason=Reason.TIME_LIMIT, evidence=limit)
+        match outcome.end:
+            case RunEnd.TIME_LIMIT:
+                limit = (("limit_s", self._task.max_exec_time_s or 0.0),)
+                event = replace(event, reason=Reason.TIME_LIMIT, evidence=limit)
+            case RunEnd.PROCESS_LIMIT:
+                event = replace(event, reason=Reason.PROCESS_LIMIT, evidence=(("limit", outcome.limit or 0.0),))
+            case RunEnd.MEMORY_LIMIT:
+                limit = (("limit_gib", (outcome.limit or 0.0) / 2**30),)
+                event = replace(event, reason=Reason.MEMORY_LIMIT, evidence=limit)
         self._context.emit(event)
         self._context.later(self._files.tidy)
 
@@ -408,6 +415,8 @@ class JobRun:
     def _finish(self, run: LiveRun, now_s: float) -> None:
         """All replicas are over: their GPUs are free, and the job has ended, moves on or waits again."""
         record = run.record
+        if not self.is_closing:
+            self._files.keep_result(record.number)  # first of all: it may have to be tried again
         self._context.ports.release(record.run_id(0))
         self._context.occupancy.release(self.job.id)
         self.run = None
@@ -418,13 +427,14 @@ class JobRun:
             self._events.started(run, now_s)
         self.poll(now_s, at_end=True)
         self._progress.ended(now_s)
-        self._files.keep_result(record.number)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:
             self._events.stop_s = max(0.0, now_s - begun_s)
         outcome = self._excused(run, run.judge())
-        failed = outcome.end is RunEnd.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
-        unwanted = outcome.end in {RunEnd.FAILED, RunEnd.LOST} and not record.interrupted
+        # A limit would be reached again: whatever exit code the kernel gave it, that counts.
+        is_forgiven = outcome.end is RunEnd.FAILED and outcome.exit_code in self._task.recover_on_exit_codes
+        failed = outcome.end in FAILURES and not is_forgiven
+        unwanted = outcome.end in {*FAILURES, RunEnd.LOST} and not record.interrupted
         past = past_run(record, run.checkpointed_s, now_s)
         self._history.note(record.number, past, run.ran_s, failed=failed, unwanted=unwanted)
         self._settle(run, outcome, now_s)
@@ -453,7 +463,10 @@ class JobRun:
     def give_up(self, now_s: float, error: Exception) -> None:
         """Ends the job for a fault of ours: all of it is killed, and nothing is left to go wrong again."""
         self.run, self.is_over, self.wanted, self._found = None, True, None, None
-        for number in self._files.run_numbers():
+        numbers: list[int] = []
+        with contextlib.suppress(CannotTell):
+            numbers = self._files.run_numbers()
+        for number in numbers:
             # From disk: what was started last may not even be known here.
             with contextlib.suppress(Exception):
                 if (record := read_record(self._files, number)) is not None:

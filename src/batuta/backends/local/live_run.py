@@ -27,6 +27,7 @@ from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Machine, plan_replicas, rank_count, workdir_of, write_hosts
 from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobKind
 from batuta.engine.jobs.outcome import Outcome, RunEnd
@@ -83,6 +84,14 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
         if states[rank].why is ExitReason.CANNOT_START:
             end = RunEnd.LOST if states[rank].error.endswith(_MACHINE_TROUBLE) else RunEnd.CANNOT_START
             return Outcome(end, detail=f"{_who(states, rank)} cannot start: {_plain(states[rank].error)}")
+    for why, verdict in (
+        (ExitReason.PROCESS_LIMIT, RunEnd.PROCESS_LIMIT),
+        (ExitReason.MEMORY_LIMIT, RunEnd.MEMORY_LIMIT),
+    ):
+        for rank in ranks:
+            if states[rank].why is why:
+                who = f"{_who(states, rank)}: " if len(states) > 1 else ""
+                return Outcome(verdict, _code(states[rank]), f"{who}{states[rank].error}", states[rank].limit)
     # When one is gone, the others soon fail because of that.
     for rank in ranks:
         if states[rank].why is ExitReason.KILLED or states[rank].phase is ReplicaPhase.ABSENT:
@@ -171,13 +180,14 @@ class LiveRun:
                 run.states[rank] = ReplicaState(ReplicaPhase.STARTING)
             except (OSError, processes.RunExists) as problem:
                 run.trouble = f"rank {rank} could not be started: {problem}"
-                run.kill()
+                with contextlib.suppress(CannotTell):  # it is killed when the job is driven next
+                    run.kill()
                 break
         return run
 
     @classmethod
     def find(cls, files: JobFiles, record: RunRecord) -> LiveRun:
-        """The run that a former server started, as it is now."""
+        """The run that a former server started, as it is now. CannotTell when that cannot be found out yet."""
         run = cls(files, record)
         for rank in range(record.ranks):
             run._replicas[rank] = processes.adopt(run._folders[rank])
@@ -255,11 +265,14 @@ class LiveRun:
             return False
 
     def look(self, rank: int) -> None:
-        """Learns how a replica is now. Of one whose runner was killed, nothing is left afterwards."""
+        """Learns how a replica is now. Of one whose runner was killed, nothing is left afterwards.
+
+        CannotTell when it cannot be looked at; then it is as it was.
+        """
         folder = self._folders[rank]
         state = processes.observe(folder)
         if not (state.phase.is_alive or state.phase is ReplicaPhase.EXITED) and self._seems_alive(rank):
-            return  # it cannot be looked at: no descriptors are left, say
+            return  # its folder was taken from under it, say
         self.states[rank] = processes.clean_up(folder) if state.phase is ReplicaPhase.LOST else state
 
     def look_at_all(self) -> None:
@@ -304,10 +317,10 @@ class LiveRun:
 
     def stop(self, now_s: float | None = None) -> None:
         """Tells all replicas to end; each kills what is left of it after its grace."""
-        self.going = StopProgress.STOPPING
-        self.stop_sent_s = now_s
         for _, replica in self.replicas:
             processes.stop(replica)
+        self.going = StopProgress.STOPPING  # only now: what could not be told to all is told again
+        self.stop_sent_s = now_s
 
     def bring_up_the_rear(self, now_s: float) -> None:
         """Stops those that did not end with rank 0, which ended well: so the run has, too."""
@@ -322,9 +335,9 @@ class LiveRun:
 
     def kill(self) -> None:
         """Ends all replicas without grace."""
-        self.going = StopProgress.KILLED
         for _, replica in self.replicas:
             processes.kill(replica)
+        self.going = StopProgress.KILLED
 
     def kill_runners(self) -> None:
         """Ends runners that do not answer; what they leave behind is cleaned up at the next look."""

@@ -20,19 +20,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batuta.backends.local import runner, runner_protocol
+from batuta.backends.local.files import read_json, unless_gone
 from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaSpec, ReplicaState
-from batuta.backends.local.supervisor import process_tree
-from batuta.backends.local.supervisor.process_tree import Entry
+from batuta.backends.local.supervisor import containment, process_tree
+from batuta.backends.local.supervisor.process_tree import CannotTell, Entry
 
 _WITHIN_S = 10.0
 
@@ -100,9 +102,8 @@ class RunningReplica:
 
     @property
     def is_running(self) -> bool:
-        if self.start is None:  # no /proc here
-            return _is_locked(self.run_dir)
-        return process_tree.is_running((self.pid, self.start))
+        """CannotTell when that cannot be found out now."""
+        return _is_running(self.run_dir, self.pid, self.start)
 
 
 def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
@@ -118,11 +119,18 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
         pid = _spawn(run_dir, spec.run_id, lock)
     finally:
         os.close(lock)  # the runner has it as well, so it stays locked
-    return RunningReplica(spec.run_id, run_dir, pid, process_tree.start_of(pid))
+    try:
+        start = process_tree.start_of(pid)
+    except CannotTell:
+        start = None  # its lock tells whether it runs
+    return RunningReplica(spec.run_id, run_dir, pid, start)
 
 
 def observe(run_dir: Path) -> ReplicaState:
-    """How a replica is now: what its runner wrote last, unless the runner is gone without having ended it."""
+    """How a replica is now: what its runner wrote last, unless the runner is gone without having ended it.
+
+    CannotTell when that cannot be found out now: no descriptor is left, say.
+    """
     state = runner_protocol.read_state(run_dir)
     if state is None:
         if _is_locked(run_dir):
@@ -151,33 +159,42 @@ def adopt(run_dir: Path, within_s: float = _STARTS_WITHIN_S) -> RunningReplica |
 def clean_up(run_dir: Path) -> ReplicaState:
     """The final state of a replica whose runner is gone. Of one that was killed, no process is left behind.
 
-    Nothing else may be started in its place before this returns.
+    Nothing else may be started in its place before this returns. CannotTell when processes may be left.
     """
     state = observe(run_dir)
     if state.phase is not ReplicaPhase.LOST:
         return state
+    spec = read_json(run_dir / "spec.json")
+    spec = spec if isinstance(spec, dict) else {}
+    groups = (spec.get("limits") or {}).get("cgroup")
+    if groups:
+        containment.kill_all(groups)
     kill_leftovers(state.run_id, session=state.session)
-    _remove_container(run_dir)
+    if groups:
+        containment.remove(groups)
+    _remove_container(spec)
     left = find_leftovers(state.run_id, session=state.session)
     final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
     runner_protocol.write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
     return final
 
 
-def _remove_container(run_dir: Path) -> None:
+def _remove_container(spec: Mapping[str, Any]) -> None:
     """Does what the runner was to do last, where its run had a container."""
-    try:
-        spec = json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
     if argv := spec.get("cleanup"):
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(argv, env=spec["env"], cwd="/", capture_output=True, timeout=_REMOVES_WITHIN_S, check=False)
 
 
 def request_checkpoint(replica: RunningReplica) -> bool:
-    """Asks for a checkpoint, whose number is in the state once it is asked for; False when the runner is gone."""
-    return _tell(replica, signal.SIGUSR1)
+    """Asks for a checkpoint, whose number is in the state once it is asked for; False when it could not be asked.
+
+    To ask twice would be two requests: one that cannot be asked now is not asked again, and stopped in its time.
+    """
+    try:
+        return _tell(replica, signal.SIGUSR1)
+    except CannotTell:
+        return False
 
 
 def stop(replica: RunningReplica) -> bool:
@@ -212,9 +229,19 @@ def _runs(run_dir: Path, state: ReplicaState) -> bool:
     """Whether the runner that wrote this state is still there."""
     if state.runner_pid is None:
         return False
-    if state.runner_start is None:
+    if state.runner_start is not None and state.boot_id != process_tree.boot_id():
+        return False
+    return _is_running(run_dir, state.runner_pid, state.runner_start)
+
+
+def _is_running(run_dir: Path, pid: int, start: int | None) -> bool:
+    """Whether a runner is there. It holds its lock for as long, should the process not be visible."""
+    if start is None:  # no /proc here
         return _is_locked(run_dir)
-    return state.boot_id == process_tree.boot_id() and process_tree.is_running((state.runner_pid, state.runner_start))
+    try:
+        return process_tree.is_running((pid, start))
+    except CannotTell:
+        return _is_locked(run_dir)
 
 
 def _complaint(run_dir: Path) -> str:
@@ -229,12 +256,15 @@ def _is_locked(run_dir: Path) -> bool:
     """Whether a runner lives here, or a server is just about to start one."""
     try:
         file = os.open(run_dir / "spec.json", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as problem:
+        unless_gone(problem)
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError as problem:
+        raise CannotTell(f"whether {run_dir} is locked: {problem.strerror}") from problem
     finally:
         os.close(file)
     return False

@@ -31,6 +31,7 @@ from typing import Final, Protocol, TypeAlias
 from batuta.backends.local.addresses import node_address
 from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
+from batuta.backends.local.limits import LocalLimits
 from batuta.backends.local.mounts import lock_folder, view_of
 from batuta.backends.local.runner_protocol import ReplicaSpec
 from batuta.core.cluster import NodeName, Placement
@@ -116,6 +117,7 @@ class Machine:
     sdk: Path  # for PYTHONPATH: scripts in environments of their own find the SDK there
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
+    limits: LocalLimits | None = None  # None: replicas have none
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -169,7 +171,7 @@ def plan_replicas(
         # A CPU-only job has no GPU to be shown.
         if not in_image and not job.cpu_only:
             env = machine.gpu_injector.inject(replica, env)
-        specs.append(_spec(machine, files, task, record, rank, workers[rank].node, env, time_limit_s))
+        specs.append(_spec(machine, files, task, record, rank, replica, env, time_limit_s))
     return specs
 
 
@@ -179,10 +181,12 @@ def _spec(
     task: Task,
     record: RunRecord,
     rank: int,
-    node: NodeName,
+    replica: ReplicaGpus,
     env: dict[str, str],
     time_limit_s: float | None,
 ) -> ReplicaSpec:
+    job = replica.job
+    nodes = len(record.placement.workers(job.gpus_per_replica)) if job.kind in _LED_BY_ONE else 1
     setup = task.setup if task.setup.strip() else None
     spec = ReplicaSpec(
         run_id=record.run_id(rank),
@@ -193,7 +197,7 @@ def _spec(
         setup=setup,
         setup_env=setup_env_changes(env),
         setup_marker=None if setup is None else files.setup_marker(rank),
-        setup_lock=None if setup is None else files.setup_lock(node),
+        setup_lock=None if setup is None else files.setup_lock(replica.node),
         setup_awaits=[] if setup is None else [files.setup_marker(other) for other in range(record.ranks)],
         folders=files.replica_folders(with_setup=setup is not None),
         grace_s=task.elastic.grace_s,
@@ -201,6 +205,7 @@ def _spec(
         # All replicas are signalled, but a request has one number.
         checkpoint_request=files.control(record.number) / "checkpoint-request" if rank == 0 else None,
         doorbell=machine.doorbell,
+        limits=None if machine.limits is None else machine.limits.of(task, replica.run_id, len(replica.gpus), nodes),
     )
     if image_of(task.image_id):
         return _in_container(machine, files, task, record, rank, spec)
@@ -224,6 +229,8 @@ def _in_container(
         image_of(task.image_id),
         files.replica(record.number, rank),
         nvidia=is_real and bool(spec.env.get("CUDA_VISIBLE_DEVICES")),
+        most_processes=spec.limits["processes"] if spec.limits and os.geteuid() == 0 else None,
+        most_memory_bytes=spec.limits["memory_bytes"] if spec.limits and os.geteuid() == 0 else None,
     )
     wanted = [("~/sky_workdir", str(spec.cwd))]
     wanted += [(mount.target.rstrip("/"), mount.source) for mount in task.file_mounts]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batuta.backends.local.files import read_small, write_all, write_json
+from batuta.backends.local.files import read_json, write_all, write_json
 from batuta.backends.local.supervisor import process_tree
 
 DEFAULT_LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -41,9 +41,10 @@ class ReplicaSpec:
     the same `setup_lock` one runs at a time; the command starts when all of `setup_awaits` are there. `folders` are
     made where they are not there yet. `checkpoint_request` is the file into which the number of a request for a
     checkpoint is written, `doorbell` the FIFO of a `Watch`. `view` is what setup and the command see beside what is
-    there, `view_locks` the folder in which the mount points of all views are noted. `files` are written into the
-    directory of the run, for its owner alone. `cleanup` removes the container of a run that has one: then `env` is the
-    environment of the runtime's client, and what runs inside is found by `BATUTA_RUN`, which it has from its own.
+    there, `view_locks` the folder in which the mount points of all views are noted. `limits` are what the replica may
+    have at most (limits.py). `files` are written into the directory of the run, for its owner alone. `cleanup` removes
+    the container of a run that has one: then `env` is the environment of the runtime's client, and what runs inside is
+    found by `BATUTA_RUN`, which it has from its own.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class ReplicaSpec:
     doorbell: Path | None = None
     view: Sequence[BindMount] = ()
     view_locks: Path | None = None
+    limits: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not _RUN_ID.fullmatch(self.run_id):
@@ -135,6 +137,8 @@ class ExitReason(StrEnum):
     TIME_LIMIT = "time-limit"
     SETUP_FAILED = "setup-failed"
     CANNOT_START = "cannot-start"
+    PROCESS_LIMIT = "process-limit"  # it had more processes and threads than it may have
+    MEMORY_LIMIT = "memory-limit"
     KILLED = "killed"  # its runner was killed, or the machine went down
 
 
@@ -164,6 +168,7 @@ class ReplicaState:
     checkpoint_request: int = 0
     log_dropped_bytes: int = 0
     survivors: tuple[int, ...] = ()
+    limit: float | None = None  # that it has reached, if it ended for that: a count, or bytes
 
     @property
     def session(self) -> process_tree.Process | None:
@@ -191,10 +196,10 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(ReplicaState))
 
 
 def read_state(run_dir: Path) -> ReplicaState | None:
-    """What the runner wrote last; None when it has written nothing that makes sense."""
+    """What the runner wrote last; None when it has written nothing that makes sense. CannotTell as `read_json`."""
     try:
-        return _state(json.loads(read_small(f"{run_dir}/state.json")))
-    except (OSError, KeyError, TypeError, ValueError):
+        return _state(read_json(f"{run_dir}/state.json"))
+    except (KeyError, TypeError, ValueError):
         return None
 
 

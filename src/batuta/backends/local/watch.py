@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from batuta.backends.local.processes import RunningReplica
+from batuta.backends.local.supervisor.process_tree import CannotTell
 from batuta.engine.fence import Fence
 
 _NO_PIDFD = -1
@@ -75,7 +76,6 @@ class Watch:
                 self._polled[replica.run_id] = replica
             else:
                 self._by_pidfd[pidfd] = replica
-                self._epoll.register(pidfd, select.POLLIN)
         if pidfd == _NO_PIDFD:
             self._wake_up()
 
@@ -126,8 +126,9 @@ class Watch:
     def _end_of_pidfd(self, pidfd: int) -> None:
         with self._mutex:
             replica = self._by_pidfd.get(pidfd)
-            # The number may have been closed, and opened again for another runner, since epoll told it.
-            if replica is None or replica.is_running:
+            # The number may have been closed, and opened again for another runner, since epoll told it. Asked of the
+            # pidfd itself: it is open, so this needs no descriptor.
+            if replica is None or not _has_exited(pidfd):
                 return
             with contextlib.suppress(ChildProcessError):  # a former server's
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
@@ -136,7 +137,7 @@ class Watch:
 
     def _look_at_polled(self) -> None:
         with self._mutex:
-            over = [replica for replica in self._polled.values() if not replica.is_running]
+            over = [replica for replica in self._polled.values() if _is_known_to_be_gone(replica)]
             for replica in over:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(replica.pid, os.WNOHANG)
@@ -156,18 +157,36 @@ class Watch:
         with contextlib.suppress(BlockingIOError):  # full: it will wake up anyway
             os.write(self._waker, b"\0")
 
-    @staticmethod
-    def _open_pidfd(replica: RunningReplica) -> int:
+    def _open_pidfd(self, replica: RunningReplica) -> int:
+        """A pidfd that is waited for; none where that is not possible now."""
         if not hasattr(select, "epoll"):
             return _NO_PIDFD
         try:
             pidfd = os.pidfd_open(replica.pid)
         except (AttributeError, OSError):
             return _NO_PIDFD  # gone, or not possible: looked at by and by, the first time at once
-        if not replica.is_running and not _is_zombie_child(replica):
-            os.close(pidfd)  # another process has the pid now
-            return _NO_PIDFD
-        return pidfd
+        try:
+            # Otherwise another process has the pid now.
+            if replica.is_running or _is_zombie_child(replica):
+                self._epoll.register(pidfd, select.POLLIN)
+                return pidfd
+        except (CannotTell, OSError):
+            pass
+        os.close(pidfd)
+        return _NO_PIDFD
+
+
+def _has_exited(pidfd: int) -> bool:
+    waiting = select.poll()
+    waiting.register(pidfd, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _is_known_to_be_gone(replica: RunningReplica) -> bool:
+    try:
+        return not replica.is_running
+    except CannotTell:
+        return False
 
 
 def _is_zombie_child(replica: RunningReplica) -> bool:

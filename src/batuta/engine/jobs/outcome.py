@@ -16,10 +16,14 @@ class RunEnd(Enum):
     FAILED = auto()  # by its own fault; it may be started again
     FAILED_SETUP = auto()
     TIME_LIMIT = auto()
+    PROCESS_LIMIT = auto()  # it had more processes than it may have; it may be started again, as after any failure
+    MEMORY_LIMIT = auto()
     CANNOT_START = auto()  # to try again would not help
     LOST = auto()  # by no fault of its own: its runner was killed, its node went away, the machine has no room
 
 
+FAILURES = frozenset((RunEnd.FAILED, RunEnd.PROCESS_LIMIT, RunEnd.MEMORY_LIMIT))
+"""Ends by the job's own fault that count towards the limit on restarts."""
 _FINAL = {
     RunEnd.SUCCEEDED: JobState.SUCCEEDED,
     RunEnd.FAILED_SETUP: JobState.FAILED_SETUP,
@@ -35,6 +39,7 @@ class Outcome:
     end: RunEnd
     exit_code: int | None = None  # as a shell would say it: 128 and the signal's number for one that was killed
     detail: str = ""
+    limit: float | None = None  # that was reached: a count of processes, or bytes
 
     @property
     def final_state(self) -> JobState | None:

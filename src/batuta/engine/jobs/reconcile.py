@@ -21,7 +21,7 @@ from enum import Enum, auto
 from batuta.core.cluster import Placement
 from batuta.core.job import JobState
 from batuta.engine.jobs.backoff import Backoff
-from batuta.engine.jobs.outcome import Outcome, RunEnd
+from batuta.engine.jobs.outcome import FAILURES, Outcome, RunEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +320,6 @@ def _after_run(desired: Desired, observed: Observed, run: ObservedRun, outcome: 
         return Vacate(moves=desired.placement is not None)
     if (state := outcome.final_state) is not None:
         return Conclude(state, outcome)
-    if end is RunEnd.FAILED and observed.failures > desired.restart.failure_limit:
+    if end in FAILURES and observed.failures > desired.restart.failure_limit:
         return GiveUp(outcome, observed.failures)
     return BackOff(outcome, now_s + desired.restart.backoff.pause_s(run.streak))

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,10 @@ def test_where_none_answers_it_is_said_what_each_lacks(tmp_path):
 
 def test_where_there_is_none_it_is_said(tmp_path):
     assert "neither podman nor docker nor apptainer is on the server's PATH" in programs(tmp_path).rules().refusal
+
+
+def test_an_engine_is_told_the_limits_of_the_container():
+    box = replace(BOX, most_processes=50, most_memory_bytes=2**30)
+    words = " ".join(DockerCompatible("/usr/bin/podman", "podman").create(box))
+    assert "--pids-limit 50 --memory 1073741824b" in words
+    assert "--memory" not in " ".join(DockerCompatible("/usr/bin/podman", "podman").create(BOX))

@@ -44,6 +44,8 @@ def judged(*states: ReplicaState, leaving: bool = False, shut_down: bool = False
         ((STOPPED, STOPPED), RunEnd.LOST),
         ((over(ExitReason.SETUP_FAILED, exit_code=2), STOPPED), RunEnd.FAILED_SETUP),
         ((over(ExitReason.TIME_LIMIT, exit_code=0), STOPPED), RunEnd.TIME_LIMIT),
+        ((over(ExitReason.PROCESS_LIMIT, signal=9), STOPPED), RunEnd.PROCESS_LIMIT),
+        ((STOPPED, over(ExitReason.MEMORY_LIMIT, signal=9)), RunEnd.MEMORY_LIMIT),
         (
             (over(ExitReason.CANNOT_START, error="/x: No such file or directory"), STOPPED),
             RunEnd.CANNOT_START,

@@ -11,6 +11,7 @@ import os
 import select
 import time
 
+from batuta.backends.local.supervisor.containment import MEMORY_LIMIT, PROCESS_LIMIT, Containment
 from batuta.backends.local.supervisor.lean_stdlib import PR_SET_PDEATHSIG, TYPE_CHECKING, prctl, signal
 from batuta.backends.local.supervisor.output_log import Output
 from batuta.backends.local.supervisor.process_tree import ReplicaProcesses
@@ -24,17 +25,25 @@ if TYPE_CHECKING:
 
 
 def start_command(
-    argv: list[str], env: dict[str, str], cwd: str, output: int, view: MountNamespace | None = None
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str,
+    output: int,
+    view: MountNamespace | None = None,
+    containment: Containment | None = None,
 ) -> int:
     """Runs a command without input, its output in a descriptor; returns the pid once the command really runs.
 
-    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory or the view.
+    `view` is what it sees beside what is there, `containment` the limits that it gets. OSError says what is wrong with
+    the command, the directory or the view.
     """
     reader, writer = os.pipe()  # a successful exec closes the writer, a failed one writes into it
     runner = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
+            if containment is not None:
+                containment.enter()  # before all else: a view may change who we are
             _become(argv, env, cwd, output, runner, view)
         except OSError as problem:
             os.write(writer, f"{problem.errno or 0} {problem.filename or argv[0]}".encode()[:2048])
@@ -109,6 +118,7 @@ def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
     return None
 
 
+LIMITS = (PROCESS_LIMIT, MEMORY_LIMIT)
 _SWEEP_S = 10.0
 _REMOVE_S = 30.0
 _RETRY_S = 1.0
@@ -135,6 +145,8 @@ class Supervisor:
         self._processes = ReplicaProcesses(spec["run_id"] if self._cleanup else None)
         self._obstacle = write_run_files(report.run_dir, spec)
         self._view = _view(report.run_dir, spec)
+        self._containment = Containment(None)
+        self._limits_at: float | None = None
         self._output = Output(spec["log"], int(spec["log_cap_bytes"]))
         self._requests = CheckpointRequests(spec.get("checkpoint_request"))
         self._wake, self._waker = os.pipe()
@@ -147,7 +159,10 @@ class Supervisor:
     def supervise(self) -> None:
         """Runs the replica. Returns when nothing of it is left, and its last state is written."""
         self._listen()
-        self._report.phase("starting")  # from here on, processes may be left if we are killed
+        self._report.phase("starting")  # from here on, processes and groups may be left if we are killed
+        self._containment = Containment(self._spec.get("limits"))
+        for file in self._containment.wakes:
+            self._poll.register(file, select.POLLPRI)
         try:
             if self._obstacle is not None:
                 raise self._obstacle
@@ -160,6 +175,7 @@ class Supervisor:
             self._report.error = f"{problem.filename or 'runner'}: {problem.strerror}"
             self._output.log.note(f"cannot start: {self._report.error}")
         self._sweep()
+        self._containment.remove()
         if self._view is not None:
             self._view.leave()
         self._output.take_rest()
@@ -196,6 +212,8 @@ class Supervisor:
             self._start(argv, setup=True)
             self._report.phase("setup")
             status = self._wait_for_main()
+            if status != 0:
+                self._look_at_limits()
             if self._stopping():
                 return self._stopping()  # whatever its exit code: nothing has run yet
             if status != 0:
@@ -216,6 +234,8 @@ class Supervisor:
             self._stop_at = time.monotonic() + float(limit_s)
         self._report.phase("running")
         status = self._wait_for_main()
+        if status != 0:
+            self._look_at_limits()  # the kernel may have ended it for one
         self._report.exit_status(status)
         if self._stopped_by == "stopped" and status == 0:
             return "exited"  # it has finished, and not been stopped
@@ -232,7 +252,11 @@ class Supervisor:
                 else:
                     env[name] = value
         self._status = None
-        self._processes.main = start_command(argv, env, self._spec["cwd"], self._output.writer, self._view)
+        self._processes.main = start_command(
+            argv, env, self._spec["cwd"], self._output.writer, self._view, self._containment
+        )
+        in_s = self._containment.look_in_s()
+        self._limits_at = None if in_s is None else time.monotonic() + in_s
         self._childless = False
         self._report.child_started(self._processes.main, setup=setup)
 
@@ -276,9 +300,26 @@ class Supervisor:
             if self._look_at is not None and now >= self._look_at:
                 self._processes.ask_orphans_to_end()
                 self._look_again(now, min(self._look_in_s * 2.0, _LAST_LOOK_S))
-            times = [at - now for at in (self._kill_at, self._stop_at, self._look_at) if at is not None]
-            self._step(min(times, default=None))
+            if self._limits_at is not None and now >= self._limits_at:
+                self._look_at_limits()
+                continue
+            dates = (self._kill_at, self._stop_at, self._look_at, self._limits_at)
+            self._step(min((at - now for at in dates if at is not None), default=None))
         return None
+
+    def _look_at_limits(self) -> None:
+        """Has the replica killed when it has reached a limit: what it would do in its grace is not worth the harm."""
+        is_watched = self._containment.is_watched
+        found = self._containment.exceeded(self._processes.living() if is_watched else None)
+        now, in_s = time.monotonic(), self._containment.look_in_s()
+        self._limits_at = None if in_s is None else now + in_s
+        if found is None or self._stopped_by in LIMITS:
+            return
+        self._stopped_by, limit, sentence = found
+        self._report.limit_reached(limit, sentence)
+        self._output.log.note(sentence)
+        self._report.phase("stopping")
+        self._kill_at = now
 
     def _step(self, timeout_s: float | None) -> None:
         """Waits for output or a signal, and handles it."""
@@ -287,6 +328,8 @@ class Supervisor:
         for file, _ in self._poll.poll(None if timeout_s is None else max(timeout_s * 1000.0, 0.0)):
             if file == self._output.reader:
                 self._output.take()
+            elif file != self._wake:
+                self._look_at_limits()
             else:
                 for number in os.read(self._wake, 4096):
                     self._handle(number)
@@ -349,6 +392,7 @@ class Supervisor:
 
     def _sweep(self) -> None:
         """Kills all that is left, for as long as it takes, but not for ever."""
+        self._containment.forbid_forks()
         self._reap()
         self._remove_container()
         if not self._processes.adopts_orphans:

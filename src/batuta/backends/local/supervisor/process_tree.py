@@ -2,11 +2,16 @@
 
 A pid is used again, so a process is named here by its pid and its start time, and a signal goes through a
 pidfd that was checked against both.
+
+Only an answer of the kernel that a process or a file is not there means that it is gone. That it cannot be looked at
+(no descriptor or memory is left, the disk has an error, access is denied) says nothing: that is `CannotTell`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from batuta.backends.local.supervisor.lean_stdlib import PR_SET_CHILD_SUBREAPER, TYPE_CHECKING, prctl, signal
 
@@ -19,6 +24,18 @@ Process: TypeAlias = tuple[int, int]
 """A process by its pid and its start time, in clock ticks since the machine started."""
 
 
+class CannotTell(Exception):
+    """Whether something is there cannot be found out now. Nothing may be concluded from it; try again later."""
+
+
+_GONE = frozenset((errno.ENOENT, errno.ESRCH, errno.ENOTDIR))
+
+
+def is_gone(problem: OSError) -> bool:
+    """Whether the error says that what was looked for is not there; all others say only that it cannot be seen."""
+    return problem.errno in _GONE
+
+
 _boot_id: list[str] = []  # once it is known
 _CAUGHT_TO_TIDY_UP = (signal.SIGTRAP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGVTALRM, signal.SIGSYS)
 """A process that catches all of these does so to clean up, not to handle them."""
@@ -27,7 +44,7 @@ _CAUGHT_TO_TIDY_UP = (signal.SIGTRAP, signal.SIGUSR2, signal.SIGXCPU, signal.SIG
 class Entry:
     """One process as /proc/PID/stat tells it."""
 
-    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("group", "parent", "pid", "resident_pages", "session", "start", "state", "threads")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
@@ -35,7 +52,9 @@ class Entry:
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.threads = int(fields[17])
         self.start = int(fields[19])
+        self.resident_pages = int(fields[21])
 
     @property
     def process(self) -> Process:
@@ -48,13 +67,17 @@ class Entry:
 
 
 def look_up(pid: int) -> Entry | None:
-    """The process that has this pid now."""
+    """The process that has this pid now; None when there is none, or no /proc. CannotTell when that cannot be seen."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(1024)
         # The name in parentheses may hold anything, also spaces and parentheses.
         return Entry(pid, text[text.rindex(b")") + 2 :].split())
-    except (OSError, ValueError, IndexError):
+    except OSError as problem:
+        if is_gone(problem):
+            return None
+        raise CannotTell(f"process {pid} cannot be looked at: {problem.strerror}") from problem
+    except (ValueError, IndexError):
         return None
 
 
@@ -75,16 +98,21 @@ def boot_id() -> str:
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
                 _boot_id.append(file.read().strip())
-        except OSError:
+        except OSError as problem:
+            if not is_gone(problem):
+                raise CannotTell(f"which start of the machine this is cannot be read: {problem.strerror}") from problem
             _boot_id.append("")
     return _boot_id[0]
 
 
 def all_entries() -> Iterator[Entry]:
+    """All processes of this machine. CannotTell when not all of them can be seen."""
     try:
         names = os.listdir("/proc")
-    except OSError:
-        return
+    except OSError as problem:
+        if is_gone(problem):
+            return
+        raise CannotTell(f"processes cannot be listed: {problem.strerror}") from problem
     for name in names:
         if name.isdigit() and (entry := look_up(int(name))) is not None:
             yield entry
@@ -107,18 +135,24 @@ def descendants(of: set[int]) -> list[Entry]:
     return found
 
 
+_NOT_OURS = frozenset((errno.EACCES, errno.EPERM))
+"""What the kernel says of the environment of another user's process."""
+
+
 def is_marked(pid: int, mark: bytes) -> bool:
     """Whether the process was started with this variable, `NAME=value`, in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             text = file.read(1 << 20)
-    except OSError:
-        return False  # gone, or another user's
+    except OSError as problem:
+        if is_gone(problem) or problem.errno in _NOT_OURS:
+            return False
+        raise CannotTell(f"process {pid} cannot be looked at: {problem.strerror}") from problem
     return mark in text.split(b"\0") if mark in text else False
 
 
 def send(process: Process, number: int) -> bool:
-    """Sends a signal to this very process; False when it is gone or not ours."""
+    """Sends a signal to this very process; False when it is gone or not ours. CannotTell when that cannot be seen."""
     pid, start = process
     try:
         pidfd = os.pidfd_open(pid)
@@ -182,6 +216,17 @@ def _speaks_of(pid: int, number: int) -> bool:
         return False
 
 
+_LOOKS, _LOOK_AGAIN_S = 20, 0.05
+
+
+def _send(process: Process, number: int) -> bool:
+    """As `send`, for those who look again anyway."""
+    try:
+        return send(process, number)
+    except CannotTell:
+        return False
+
+
 class ReplicaProcesses:
     """The descendants of this process, and the signals for them.
 
@@ -200,15 +245,29 @@ class ReplicaProcesses:
         self._told: set[Process] = set()
 
     def living(self) -> list[Entry]:
-        """Parents before their children."""
+        """Parents before their children; none while /proc cannot be read for longer than a second."""
+        for _ in range(_LOOKS):
+            try:
+                return self._look()
+            except CannotTell:
+                time.sleep(_LOOK_AGAIN_S)
+        return []
+
+    def _look(self) -> list[Entry]:
         own = [entry for entry in descendants({os.getpid()}) if not entry.dead]
         if self._mark is None:
             return own
         known = {entry.process for entry in own}
-        return own + [entry for entry in self._inside() if entry.process not in known]
+        return own + [entry for entry in self._look_inside() if entry.process not in known]
 
     def _inside(self) -> list[Entry]:
-        """What runs in the container."""
+        """What runs in the container, as far as it can be seen."""
+        try:
+            return self._look_inside()
+        except CannotTell:
+            return []
+
+    def _look_inside(self) -> list[Entry]:
         mark = self._mark
         if mark is None:
             return []
@@ -221,7 +280,7 @@ class ReplicaProcesses:
         """Sends SIGUSR1 to the processes that have a handler for it. It would end all others."""
         for entry in self.living() if self._mark is None else self._inside():
             if catches(entry.pid, signal.SIGUSR1):
-                send(entry.process, signal.SIGUSR1)
+                _send(entry.process, signal.SIGUSR1)
 
     def ask_to_end(self) -> None:
         """Asks all; of a container that does not run yet, the client that fetches its image, say."""
@@ -249,7 +308,7 @@ class ReplicaProcesses:
         """Kills all, and whole groups if they fork faster than we look; the pids that were there."""
         left = self.living()
         for entry in left:
-            send(entry.process, signal.SIGKILL)
+            _send(entry.process, signal.SIGKILL)
             if groups:
                 _signal_group(entry.group, signal.SIGKILL)
         if self.main and not self.adopts_orphans:
@@ -258,8 +317,8 @@ class ReplicaProcesses:
 
     def _ask_to_end(self, entry: Entry) -> None:
         self._told.add(entry.process)
-        if send(entry.process, signal.SIGTERM):
-            send(entry.process, signal.SIGCONT)  # one that is suspended could not hear it
+        if _send(entry.process, signal.SIGTERM):
+            _send(entry.process, signal.SIGCONT)  # one that is suspended could not hear it
 
 
 def _signal_group(group: int, number: int) -> None:

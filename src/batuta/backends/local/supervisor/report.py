@@ -105,10 +105,15 @@ class Report:
             "exit_code": None,
             "signal": None,
             "why": None,
+            "limit": None,
         }
 
     def child_started(self, pid: int, *, setup: bool) -> None:
-        self._state.update(child_pid=pid, child_start=process_tree.start_of(pid))
+        try:
+            start = process_tree.start_of(pid)
+        except process_tree.CannotTell:
+            start = None  # what it leaves behind is found by its environment
+        self._state.update(child_pid=pid, child_start=start)
         if not setup:
             self._state["run_begun_s"] = time.time()
 
@@ -124,6 +129,11 @@ class Report:
     def phase(self, name: str) -> None:
         self._state["phase"] = name
         self.flush()
+
+    def limit_reached(self, limit: float, sentence: str) -> None:
+        """Notes the limit that the replica has reached, for which it is ended."""
+        self._state["limit"] = limit
+        self.error = sentence
 
     def ended(self, why: str) -> None:
         self._state.update(phase="exited", why=why, ended_s=time.time())

@@ -1,0 +1,120 @@
+"""Bounds the connections of the HTTP server in number and in time, so that the engine has descriptors left.
+
+A connection that never sends a whole request costs its client nothing and the server a descriptor. uvicorn bounds
+neither their number (its `limit_concurrency` answers 503 to requests, and accepts every connection) nor the time for a
+first request. So at the limit the connection that has kept the server waiting for the longest time makes room for a
+new one, and each has a deadline for its headers and one for the rest of its request. Answers are never cut off: what
+streams events or logs for hours has sent its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADERS_WITHIN_S: Final = 10.0
+BODY_WITHIN_S: Final = 60.0
+ACCEPTED_AT_ONCE: Final = 16
+"""asyncio accepts as many connections as the backlog in one go, before any of them can be counted."""
+_MOST: Final = 10_000
+_RESERVED: Final = 128
+_FEWEST: Final = 8
+
+
+def most_connections(descriptors: int) -> int:
+    """Return how many connections a process with this limit may have: the engine keeps a quarter, and at least 128."""
+    return max(_FEWEST, min(_MOST, descriptors - max(_RESERVED, descriptors // 4)))
+
+
+@dataclass(slots=True)
+class ConnectionGuard:
+    """The connections of one server. For its event loop alone."""
+
+    most: int
+    headers_within_s: float = HEADERS_WITHIN_S
+    body_within_s: float = BODY_WITHIN_S
+    _open: set[GuardedProtocol] = field(default_factory=set)
+    _waiting: dict[GuardedProtocol, None] = field(default_factory=dict)  # without a whole request; the oldest is first
+
+    def protocol(self) -> Callable[..., asyncio.Protocol]:
+        """Return what uvicorn makes for each connection."""
+        return partial(GuardedProtocol, self)
+
+    def opened(self, one: GuardedProtocol) -> None:
+        self._open.add(one)
+        if len(self._open) > self.most:
+            # One that waits for its next request has been served before, but is as good as any other now.
+            (next(iter(self._waiting), one)).drop()
+
+    def waits(self, one: GuardedProtocol) -> None:
+        self._waiting[one] = None
+
+    def has_request(self, one: GuardedProtocol) -> None:
+        self._waiting.pop(one, None)
+
+    def closed(self, one: GuardedProtocol) -> None:
+        self._open.discard(one)
+        self._waiting.pop(one, None)
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection that has to send whole requests in time."""
+
+    def __init__(self, guard: ConnectionGuard, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._guard = guard
+        self._awaited: object = None  # the state of the client in which it is waited for, or None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._guard.opened(self)
+        if not transport.is_closing():
+            self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Ends it at once, without an answer."""
+        self._forget()
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _look(self) -> None:
+        """Begins a deadline when the client owes a part of a request, and ends it when the part has come."""
+        state = self.conn.their_state
+        awaited = state if state in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing() else None
+        if awaited is self._awaited:
+            return
+        self._awaited = awaited
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if awaited is None:
+            self._guard.has_request(self)
+            return
+        self._guard.waits(self)
+        within_s = self._guard.headers_within_s if awaited is h11.IDLE else self._guard.body_within_s
+        self._deadline = self.loop.call_later(within_s, self.drop)
+
+    def _forget(self) -> None:
+        self._guard.closed(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,127 @@
+"""Connections that send no whole request make room, in time and in number."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvicorn
+
+from batuta.api.connection_guard import ConnectionGuard, most_connections
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+Test = Callable[[int], Awaitable[None]]
+
+
+async def app(scope, receive, send) -> None:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    if scope["path"] == "/slow":
+        await asyncio.sleep(0.6)
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def serve(guard: ConnectionGuard, test: Test) -> None:
+    async def run() -> None:
+        config = uvicorn.Config(app, port=0, http=guard.protocol(), log_config=None, lifespan="off")  # type: ignore[arg-type]
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        running = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.wait_for(test(server.servers[0].sockets[0].getsockname()[1]), 20.0)
+        finally:
+            while _OPENED:
+                _OPENED.pop().close()
+            server.should_exit = True
+            await running
+
+    asyncio.run(run())
+
+
+_OPENED: list[asyncio.StreamWriter] = []
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    _OPENED.append(writer)
+    return reader, writer
+
+
+async def ask(port: int, request: bytes = REQUEST) -> bytes:
+    reader, writer = await connect(port)
+    writer.write(request)
+    answer = await reader.readexactly(15)
+    writer.close()
+    return answer
+
+
+async def is_dropped(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connection_without_headers_is_closed_in_time():
+    async def test(port: int) -> None:
+        silent, _ = await connect(port)
+        half, writer = await connect(port)
+        writer.write(REQUEST[:10])
+        assert await is_dropped(silent)
+        assert await is_dropped(half)
+
+    serve(ConnectionGuard(10, headers_within_s=0.2), test)
+
+
+def test_request_whose_body_does_not_come_is_closed_in_time():
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\nab")
+        assert await is_dropped(reader)
+
+    serve(ConnectionGuard(10, headers_within_s=60.0, body_within_s=0.2), test)
+
+
+def test_oldest_connection_without_a_request_makes_room():
+    async def test(port: int) -> None:
+        for _ in range(40):
+            await connect(port)
+        assert await ask(port) == b"HTTP/1.1 200 OK"
+
+    serve(ConnectionGuard(4, headers_within_s=60.0), test)
+
+
+def test_answer_under_way_is_not_cut_off_by_new_connections():
+    async def test(port: int) -> None:
+        slow, writer = await connect(port)
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.2)
+        for _ in range(40):
+            await connect(port)
+        assert (await slow.read()).endswith(b"ok")
+
+    serve(ConnectionGuard(4, headers_within_s=0.1, body_within_s=0.1), test)
+
+
+def test_connection_that_is_kept_serves_request_after_request():
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        for _ in range(5):
+            writer.write(REQUEST)
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.1)
+        writer.close()
+
+    serve(ConnectionGuard(4, headers_within_s=0.3), test)
+
+
+@pytest.mark.parametrize(("descriptors", "most"), [(64, 8), (256, 128), (1024, 768), (20_000, 10_000), (2**30, 10_000)])
+def test_engine_keeps_descriptors(descriptors: int, most: int):
+    assert most_connections(descriptors) == most
