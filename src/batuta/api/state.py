@@ -57,6 +57,7 @@ class AppState:
         self.timeline = GpuTimeline()
         self.slow_questions = anyio.CapacityLimiter(1)
         """Questions that need scheduling cycles or whole files of their own are answered one at a time."""
+        self.what_ifs = anyio.CapacityLimiter(1)  # they share one process, and leave the threads to other requests
         self.feed = EventFeed(
             self.journal, self.snapshots.refresh, lambda event: self.timeline.feed(event.data), self.service.fence
         )
