@@ -35,7 +35,7 @@ FRESH_S = 5.0  # a forecast of an older version of the World is used for so long
 REST_FACTOR = 3.0
 """… or for this many times as long as it took, which bounds the share of the machine that forecasts take."""
 MAX_AGE_S = 600.0  # an older forecast is not shown any more
-FEW_JOBS, FEW_WAIT_S, MANY_WAIT_S = 200, 10.0, 1.0
+FEW_JOBS, FEW_WAIT_S, MANY_WAIT_S = 200, 10.0, 0.5
 """How long a request waits for a forecast, by the number of living jobs. That of few jobs is worth it: it comes
 within a second or two, or somewhat later where the process that computes it has yet to start."""
 _COARSE_WITHIN_S = 20.0

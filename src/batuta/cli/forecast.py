@@ -29,7 +29,7 @@ def eta(
     arrivals: ArrivalsOption = True,
     wait: Annotated[
         float | None,
-        option("How long to wait for a fine forecast; default: 10, with many jobs 1.", "SECONDS", min=0, max=60),
+        option("How long to wait for a fine forecast; default: 10, or 0.5 with many jobs.", "SECONDS", min=0, max=60),
     ] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,

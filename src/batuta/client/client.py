@@ -335,7 +335,7 @@ class Client(JobClient):
 
         `expects_arrivals`: jobs keep coming as they did lately; False asks for a forecast without new jobs.
         `within_s`: how long to wait for a fine forecast, up to a minute; then the answer is an earlier or a
-        coarse one, and says so. None: the server decides, a second where there are many jobs.
+        coarse one, and says so. None: the server decides, half a second where there are many jobs.
         """
         params = {"job": job, "arrivals": None if expects_arrivals else "false", "within_s": within_s}
         return self._call(f.EtaAnswer, "GET", "/eta", params=params, timeout=SLOW_TIMEOUT_S)
