@@ -119,7 +119,7 @@ async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
 @router.get(
     "/{job}/task",
     response_class=Response,
-    responses={200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}, **problems(404)},
+    responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}, **problems(404)},
 )
 async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """A task file that makes the same job again; values of secrets are null, and have to be given."""
