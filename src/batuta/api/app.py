@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import resource
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
@@ -53,6 +54,9 @@ _PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
 _HEADERS_BYTES = 32 << 10
 _BACKLOG = 1024
 _GRACE_S = 3
+STALLED_AFTER_S = 60.0
+"""How long a client may leave unread what was sent to it: then its connection is ended. A stream of events is
+resumed with `Last-Event-ID`. Until then it holds a chunk or two in memory, however much happens meanwhile."""
 _NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
 <h1>Batuta runs</h1>
 <p>This installation has no dashboard: it was not built into the package.</p>
@@ -80,11 +84,11 @@ def create_app(deps: ServerDependencies) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.batuta = state
-    api = APIRouter(prefix=PREFIX)
+    # Each directly in the app: routes are matched once more for every level between.
     for router in _ROUTERS:
         guards = () if router in _HARMLESS_ROUTERS else (Depends(_refuse_changes),)
-        api.include_router(router, dependencies=guards)
-    for router in (api, metrics.router, cluster.health_router, tokens.login_router):
+        app.include_router(router, prefix=PREFIX, dependencies=guards)
+    for router in (metrics.router, cluster.health_router, tokens.login_router):
         app.include_router(router)
     serve_dashboard(app, deps.static)
     install_error_handlers(app)
@@ -195,6 +199,11 @@ class ApiServer(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)  # what waits in the kernel costs no descriptor
+        if sys.platform == "linux":
+            for listener in (one for server in self.servers for one in server.sockets):
+                if listener.family != socket.AF_UNIX:
+                    # Connections inherit it. The kernel ends one whose client has read nothing for so long.
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_AFTER_S * 1000))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_streams(self._api)

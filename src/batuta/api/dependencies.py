@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from batuta.api.auth import TokenAuthenticator
 from batuta.api.forecast_cache import ForecastFn
 from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.api.stream_limit import MAX_STREAMS
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
 from batuta.core.job import Job, JobId
@@ -115,6 +116,7 @@ class ServerDependencies:
     user_priority: int = USER_PRIORITY
     """The highest priority that users may give jobs of queues that say nothing; admins may give any."""
     metrics_per_job: int = MAX_JOB_SERIES
+    max_streams: int = MAX_STREAMS  # streams of events and logs that may be open at once
     paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     images: Callable[[], ContainerSupport] | None = None

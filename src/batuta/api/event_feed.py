@@ -6,7 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -15,13 +17,41 @@ from batuta.engine.fence import Fence
 from batuta.store.journal import JournalWriter
 
 MAX_RECENT = 4_096
+MAX_CHUNK_BYTES = 64 << 10  # what one write to a client has at most, if it is not a single event
 _PAGE = 500
 _RETRY_S = 1.0
-_PAUSE_S = 0.02  # commits within this time are read together
+_PAUSE_S = 0.02  # commits within this time are read together …
+_PAUSE_PER_LISTENER_S = 0.0003
+"""… and for so much longer per listener. To write to one takes a fraction of that: the rest is left to requests."""
+_WAKE = 25  # listeners that are woken at once; requests that came meanwhile go before the next ones
+_MAX_SHARED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events to stream; empty: all."""
+
+    job: str = ""
+    types: frozenset[str] = frozenset()
+
+    def matches(self, event: PublicEvent) -> bool:
+        return (not self.job or self.job in event.jobs) and (not self.types or event.type in self.types)
+
+
+class Chunk(NamedTuple):
+    """The events of a part of the journal that a client wants, as they are written to it."""
+
+    first: int
+    last: int  # it speaks for all events up to this one
+    frames: bytes
 
 
 class EventFeed:
-    """The last events, in order and without a gap. Used in the event loop; only `run` reads in a thread."""
+    """The last events, in order and without a gap. Used in the event loop; only `run` reads in a thread.
+
+    Nothing is queued for a listener: each asks for what comes after its place when it has written what it had,
+    so one that reads slowly takes no memory, and reads older events from the journal.
+    """
 
     def __init__(
         self,
@@ -37,7 +67,8 @@ class EventFeed:
         self._fence = fence or Fence()
         self._recent: deque[PublicEvent] = deque(maxlen=MAX_RECENT)
         self.last_seq = journal.durable_seq
-        self._news = asyncio.Event()  # replaced whenever it is set, so that every listener wakes once
+        self._waiting: dict[asyncio.Future[bool], None] = {}  # the listeners that have everything, in order
+        self._shared: dict[tuple[int, EventFilter], Chunk] = {}  # what listeners at the same place are sent
         self.closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -61,7 +92,7 @@ class EventFeed:
                     continue
                 await committed.wait()
                 committed.clear()
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_PAUSE_S + _PAUSE_PER_LISTENER_S * len(self._waiting))
         finally:
             stop()
 
@@ -78,8 +109,8 @@ class EventFeed:
                     with self._fence.around("timeline"):
                         self._on_event(event)
             self.last_seq = page[-1].seq
-            news, self._news = self._news, asyncio.Event()
-            news.set()
+            self._shared.clear()
+            await self._wake_listeners()
 
     def _next_page(self) -> list[PublicEvent]:
         page = read_page(self._journal, self.last_seq, _PAGE)
@@ -87,9 +118,39 @@ class EventFeed:
             self._prepare()
         return page
 
+    async def _wake_listeners(self) -> None:
+        for number, listener in enumerate(tuple(self._waiting), start=1):
+            if not listener.done():
+                listener.set_result(True)
+            if number % _WAKE == 0:
+                await asyncio.sleep(0)
+
     def close(self) -> None:
         self.closed.set()
-        self._news.set()
+        for listener in self._waiting:
+            if not listener.done():
+                listener.set_result(True)
+
+    async def chunk(self, seq: int, wanted: EventFilter) -> Chunk | None:
+        """Return what is to be written after a sequence number; None when there is nothing yet."""
+        key = (seq, wanted)
+        if (shared := self._shared.get(key)) is not None:
+            return shared
+        page = await self.after(seq)
+        if not page:
+            return None
+        frames, size, last = list[bytes](), 0, page[-1].seq
+        for before, event in zip((page[0], *page), page, strict=False):
+            if wanted.matches(event):
+                size += len(event.frame)
+                if frames and size > MAX_CHUNK_BYTES:
+                    last = before.seq
+                    break
+                frames.append(event.frame)
+        found = Chunk(page[0].seq, last, b"".join(frames))
+        if len(self._shared) < _MAX_SHARED and seq < self.last_seq:
+            self._shared[key] = found
+        return found
 
     async def after(self, seq: int) -> list[PublicEvent]:
         """Return some events after a sequence number, in order; none when there are none yet."""
@@ -106,9 +167,20 @@ class EventFeed:
         """Wait for more events; False when none came in time."""
         if self.closed.is_set():
             return True
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(self._news.wait(), within_s)
-        return False
+        loop = asyncio.get_running_loop()
+        listener: asyncio.Future[bool] = loop.create_future()
+        self._waiting[listener] = None
+        timer = loop.call_later(within_s, _give_up, listener)
+        try:
+            return await listener
+        finally:
+            timer.cancel()
+            del self._waiting[listener]
+
+
+def _give_up(listener: asyncio.Future[bool]) -> None:
+    if not listener.done():
+        listener.set_result(False)
 
 
 def read_page(journal: JournalWriter, after: int, limit: int) -> list[PublicEvent]:

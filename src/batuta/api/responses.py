@@ -37,7 +37,7 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 MEDIA_TYPE = "application/problem+json"
 _MAX_PROBLEMS = 200
-_LATER = {"Retry-After": "5"}
+LATER = {"Retry-After": "5"}
 _NO_ANSWER = (
     "the engine did not answer in time; what was asked for may still be done "
     "(with an Idempotency-Key, a submit can be sent again)"
@@ -89,7 +89,7 @@ def install_error_handlers(app: FastAPI) -> None:
         (InputError, unprocessable),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
-        (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=_LATER)),
+        (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=LATER)),
         (CodecError, lambda error: HttpProblem(500, str(error))),
         (EngineStopped, lambda error: HttpProblem(503, str(error))),
         (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),

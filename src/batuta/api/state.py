@@ -21,6 +21,7 @@ from batuta.api.event_text import StoryCache
 from batuta.api.forecast_cache import ForecastCache
 from batuta.api.operations import Operations, caused_by
 from batuta.api.snapshot import SnapshotCache, WorldSnapshot
+from batuta.api.stream_limit import StreamLimit
 from batuta.api.timeline import GpuTimeline
 from batuta.api.views import TaskViewCache
 from batuta.core import event as ev
@@ -58,6 +59,8 @@ class AppState:
         self.timeline = GpuTimeline()
         self.slow_questions = anyio.CapacityLimiter(1)
         """Questions that need scheduling cycles or whole files of their own are answered one at a time."""
+        self.what_ifs = anyio.CapacityLimiter(1)  # they share one process, and leave the threads to other requests
+        self.streams = StreamLimit(deps.max_streams)
         self.feed = EventFeed(
             self.journal, self.snapshots.refresh, lambda event: self.timeline.feed(event.data), self.service.fence
         )

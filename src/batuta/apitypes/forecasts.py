@@ -23,6 +23,7 @@ class JobEta:
     start: Expected = field(default_factory=Expected)
     finish: Expected = field(default_factory=Expected)
     why: str = ""
+    coarse: bool = False  # by the order of the jobs alone: there was no time to simulate
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,6 +380,7 @@ class Explanation:
     trial: Trial | None = None  # null for a job that is not tried out
     start: Expected | None = None
     """When a job that waits will start, as `GET /eta` told it last; null if that is long ago, or unknown."""
+    start_coarse: bool = False  # `start` comes of the order of the jobs alone: there was no time to simulate
 
 
 @dataclass(frozen=True, slots=True)

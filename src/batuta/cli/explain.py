@@ -74,7 +74,8 @@ def _predictions(explanation: Explanation) -> list[str]:
     if explanation.endpoints and explanation.state not in FINAL_STATES:
         found.append(f"its ports are reached at {', '.join(explanation.endpoints)} while it runs")
     if explanation.start is not None and explanation.start.p50_s is not None and explanation.state in _WAITING:
-        found.append(f"expected to start {_when(explanation.start)} (batuta eta)")
+        coarse = ", coarse: a finer forecast is being computed" if explanation.start_coarse else ""
+        found.append(f"expected to start {_when(explanation.start)} (batuta eta{coarse})")
     own = explanation.expected
     if own is not None:
         found.append(

@@ -27,6 +27,10 @@ ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs 
 def eta(
     job: Annotated[str | None, argument("[JOB]", "Id or name of a job; default: all.", complete="active jobs")] = None,
     arrivals: ArrivalsOption = True,
+    wait: Annotated[
+        float | None,
+        option("How long to wait for a fine forecast; default: 10, or 0.5 with many jobs.", "SECONDS", min=0, max=60),
+    ] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -35,17 +39,20 @@ def eta(
     The cluster as it is now goes on in a simulation, under the policy that decides, several times with other
     lengths of jobs, while others keep coming as they did lately. In half of these futures a job is done by
     the first time, in nine of ten by the second; how earlier answers came true is taken into account.
+    With thousands of jobs that takes a while: the answer is then an earlier or a coarse one, and says so.
 
     Examples:
       batuta eta
       batuta eta resnet --no-arrivals
+      batuta eta --wait 30
     """
-    out.print_result(_request_eta(job, home, arrivals), output, _print_eta)
+    out.print_result(_request_eta(job, home, arrivals, wait), output, _print_eta)
 
 
-def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
+def _request_eta(job: str | None, home: Path | None, arrivals: bool, wait_s: float | None) -> EtaAnswer:
     def ask(client: Client) -> EtaAnswer:
-        return client.eta(None if job is None else client.job(job).id, expects_arrivals=arrivals)
+        own = None if job is None else client.job(job).id
+        return client.eta(own, expects_arrivals=arrivals, within_s=wait_s)
 
     def look(folder: Path) -> EtaAnswer:
         from batuta.bootstrap import offline
@@ -74,7 +81,8 @@ def _print_eta(forecast: EtaAnswer) -> None:
     )
     out.print_table(columns, forecast.jobs, empty="there is no job that is not over")
     if forecast.jobs:
-        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
+        runs = f" ({forecast.runs} runs)" if forecast.runs else ""
+        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)}{runs}")
 
 
 def _time(forecast: EtaAnswer, time_s: float | None) -> str:

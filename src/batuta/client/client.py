@@ -328,12 +328,16 @@ class Client(JobClient):
         path = f"/quota/{quote(kind, safe='')}/{quote(name, safe='')}"
         return self._call(q.QuotaChanged, "DELETE", path, params={"namespace": namespace or None})
 
-    def eta(self, job: str | None = None, *, expects_arrivals: bool = True) -> f.EtaAnswer:
+    def eta(
+        self, job: str | None = None, *, expects_arrivals: bool = True, within_s: float | None = None
+    ) -> f.EtaAnswer:
         """When jobs start and finish; all that are not over, or the one with this id.
 
         `expects_arrivals`: jobs keep coming as they did lately; False asks for a forecast without new jobs.
+        `within_s`: how long to wait for a fine forecast, up to a minute; then the answer is an earlier or a
+        coarse one, and says so. None: the server decides, half a second where there are many jobs.
         """
-        params = {"job": job, "arrivals": None if expects_arrivals else "false"}
+        params = {"job": job, "arrivals": None if expects_arrivals else "false", "within_s": within_s}
         return self._call(f.EtaAnswer, "GET", "/eta", params=params, timeout=SLOW_TIMEOUT_S)
 
     def what_if(

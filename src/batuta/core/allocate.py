@@ -84,24 +84,29 @@ def assign_types(
     so they take no room. If they did, others would be sent to other types whenever it comes and goes.
     """
     jobs, types = world.jobs, world.nodes.types
-    result = jobs.gpu_type.copy()
-    held: list[int] = result.tolist()
+    # A list while it is filled: to write to an array one by one takes several times as long.
+    chosen: list[int] = jobs.gpu_type.tolist()
     low: list[int] = jobs.min.tolist()
     skipped = set(np.flatnonzero(jobs.is_cpu_only).tolist()) if jobs.cpu_only else ()
     room = list(capacity)
-    for kind, need in zip(held, low, strict=True):
+    for kind, need in zip(chosen, low, strict=True):
         if kind >= 0:
             room[kind] -= need
     # What those before have or wait for. It does not change when a later job is started or stopped for a
     # job that waits: if it did, the job would be sent to another type, and all would go round in circles.
     ahead = [0] * len(types)
     order = sorted(range(len(types)), key=lambda kind: (-capacity[kind], kind))
+    # By what jobs accept: thousands of them name the same types.
+    known: dict[tuple[tuple[str, float], ...], list[int]] = {}
     for row, need in enumerate(low):
-        kind = held[row]
+        kind = chosen[row]
         if row in skipped:
             continue
         if kind < 0:
-            accepted = _accepted(jobs.jobs[row], types, order)
+            named = jobs.jobs[row].gpu_types
+            accepted = known.get(named)
+            if accepted is None:
+                accepted = known[named] = _accepted(jobs.jobs[row], types, order)
             if not accepted:
                 continue
             if jobs.narrow or possible:
@@ -114,23 +119,27 @@ def assign_types(
                 )
                 if not within:
                     # It cannot run, so it takes no room from others.
-                    result[row] = accepted[0]
+                    chosen[row] = accepted[0]
                     continue
                 accepted = within
             # With no room anywhere the job queues where the queue is shortest for the size of the pool.
-            kind = next(
-                (k for k in accepted if room[k] >= need),
-                next(
-                    (k for k in accepted if capacity[k] - ahead[k] >= need),
-                    min(accepted, key=lambda k: (ahead[k] / max(capacity[k], 1), k)),
-                ),
+            kind = (
+                accepted[0]
+                if len(accepted) == 1
+                else next(
+                    (k for k in accepted if room[k] >= need),
+                    next(
+                        (k for k in accepted if capacity[k] - ahead[k] >= need),
+                        min(accepted, key=lambda k: (ahead[k] / max(capacity[k], 1), k)),
+                    ),
+                )
             )
-            result[row] = kind
+            chosen[row] = kind
             if row in idle:
                 continue
             room[kind] -= need
         ahead[kind] += need
-    return result
+    return np.array(chosen, dtype=np.int64)
 
 
 def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:

@@ -51,10 +51,11 @@ class Quantiles:
     @staticmethod
     def of(seconds: Iterable[float]) -> Quantiles:
         """From any numbers, one per level: sorted, positive and finite."""
-        values = np.nan_to_num(np.array(list(seconds), np.float64), nan=LEAST_S, posinf=LONGEST_S)
+        # In plain Python: five numbers are sorted in a tenth of the time that arrays take.
+        values = sorted(LEAST_S if math.isnan(value) else min(max(value, LEAST_S), LONGEST_S) for value in seconds)
         if len(values) != len(LEVELS):
             raise ValueError(f"{len(LEVELS)} quantiles are needed, found {len(values)}")
-        return Quantiles(tuple(np.sort(np.clip(values, LEAST_S, LONGEST_S)).tolist()))
+        return Quantiles(tuple(values))
 
     @staticmethod
     def around(median_s: float, log_sd: float) -> Quantiles:
@@ -82,44 +83,49 @@ class Quantiles:
         """The quantile of any level in [0, 1)."""
         if not 0 <= level < 1:
             raise ValueError(f"a level lies in [0, 1), found {level}")
-        return self._at_hazard(-math.log1p(-level))
+        return self._curve().seconds_at(-math.log1p(-level))
 
     def left_after(self, spent_s: float) -> Quantiles:
         """Return the remaining time of a job that has run for `spent_s` and is not over."""
         if spent_s <= LEAST_S:
             return self
-        passed = self._hazard_at(spent_s)
-        return Quantiles.of(self._at_hazard(passed + hazard) - spent_s for hazard in _HAZARDS)
+        curve = self._curve()
+        passed = curve.hazard_at(spent_s)
+        return Quantiles.of(curve.seconds_at(passed + hazard) - spent_s for hazard in _HAZARDS)
 
-    def _logs(self) -> FloatArray:
-        """Strictly ascending, so that it can be inverted."""
-        found: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
-        return found
+    def _curve(self) -> _HazardCurve:
+        # Strictly ascending, so that it can be inverted.
+        logs: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
+        below = (logs[1] - logs[0]) / (_HAZARDS[1] - _HAZARDS[0])
+        above = (logs[-1] - logs[-2]) / (_HAZARDS[-1] - _HAZARDS[-2])
+        return _HazardCurve(logs, max(float(below), LEAST_SLOPE), max(float(above), LEAST_SLOPE))
 
-    def _at_hazard(self, hazard: float) -> float:
-        logs, (below, above) = self._logs(), self._slopes()
+
+class _HazardCurve(NamedTuple):
+    """Log time over hazard: linear between the quantiles, and with a slope of its own on each side."""
+
+    logs: FloatArray
+    below: float
+    above: float
+
+    def seconds_at(self, hazard: float) -> float:
+        logs = self.logs
         if hazard < _HAZARDS[0]:
-            log_s = logs[0] - below * (_HAZARDS[0] - hazard)
+            log_s = logs[0] - self.below * (_HAZARDS[0] - hazard)
         elif hazard > _HAZARDS[-1]:
-            log_s = logs[-1] + above * (hazard - _HAZARDS[-1])
+            log_s = logs[-1] + self.above * (hazard - _HAZARDS[-1])
         else:
             log_s = float(np.interp(hazard, _HAZARDS, logs))
         return math.exp(min(float(log_s), math.log(LONGEST_S)))
 
-    def _hazard_at(self, seconds: float) -> float:
-        logs, (below, above) = self._logs(), self._slopes()
+    def hazard_at(self, seconds: float) -> float:
+        logs = self.logs
         log_s = math.log(seconds)
         if log_s < logs[0]:
-            return max(0.0, float(_HAZARDS[0] - (logs[0] - log_s) / below))
+            return max(0.0, float(_HAZARDS[0] - (logs[0] - log_s) / self.below))
         if log_s > logs[-1]:
-            return float(_HAZARDS[-1] + (log_s - logs[-1]) / above)
+            return float(_HAZARDS[-1] + (log_s - logs[-1]) / self.above)
         return float(np.interp(log_s, logs, _HAZARDS))
-
-    def _slopes(self) -> tuple[float, float]:
-        logs = self._logs()
-        below = (logs[1] - logs[0]) / (_HAZARDS[1] - _HAZARDS[0])
-        above = (logs[-1] - logs[-2]) / (_HAZARDS[-1] - _HAZARDS[-2])
-        return max(float(below), LEAST_SLOPE), max(float(above), LEAST_SLOPE)
 
 
 def survival_quantiles(values: FloatArray, ended: BoolArray, levels: Sequence[float] = LEVELS) -> FloatArray:

@@ -1,10 +1,13 @@
 """Server-sent events: in order, without gaps, from any place, filtered; and they end with the server."""
 
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from batuta.api import app, event_feed
 from batuta.api.routes import events as event_routes
 from batuta.core.job import Progress
 from tests.support.live_service import live_service
@@ -120,3 +123,72 @@ def test_a_reader_who_reads_nothing_harms_nobody(api: ServedApi) -> None:
             api.live.backend.progress("1", 100.0, Progress(step=step))
         until(lambda: (api.job("1")["progress"] or {}).get("step") == 1999)
         assert api.get("/cluster")["trouble"] == ""
+
+
+def test_a_stream_too_many_is_refused_until_another_one_ends(tmp_path: Path) -> None:
+    with served_api(tmp_path, max_streams=4) as api:
+        streams = api.live.app.state.batuta.streams
+        with ExitStack() as stack:
+            kept = [stack.enter_context(stream_of(api)) for _ in range(3)]
+            assert all(next(events).seq == "2" for events in kept)
+            # One user has three quarters at most, so that there is room for others.
+            refused = api.ask("GET", "/events", params={"follow": "false"})
+            assert (refused.status_code, "ana has 3 open streams" in refused.json()["detail"]) == (429, True)
+            others = stack.enter_context(stream_of(api, user="ben"))
+            assert next(others).seq == "2"
+            api.submit()
+            for path in ("/events", "/jobs/1/logs?follow=true"):
+                refused = api.ask("GET", path, "eva")
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+                assert "4 streams are open" in refused.json()["detail"]
+            assert api.get("/cluster", "eva")["trouble"] == ""
+        until(lambda: streams.open == 0)
+        assert told(api)
+
+
+def raw_stream(api: ServedApi, after: int) -> socket.socket:
+    """A stream whose client decides itself when to read, and has little room for what it has not read."""
+    host, port = api.url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect((host, int(port)))
+    head = f"GET /api/v1/events?after={after} HTTP/1.1\r\nHost: localhost\r\n"
+    connection.sendall(f"{head}Authorization: {api.live.headers()['Authorization']}\r\n\r\n".encode())
+    return connection
+
+
+def report_steps(api: ServedApi, count: int) -> None:
+    """Many events, and the last one is there."""
+    api.submit()
+    api.wait_for("1", "RUNNING")
+    for step in range(count):
+        api.live.backend.progress("1", 100.0, Progress(step=step))
+    until(lambda: (api.job("1")["progress"] or {}).get("step") == count - 1)
+
+
+def test_a_client_that_stops_reading_is_disconnected_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "STALLED_AFTER_S", 0.5)
+    with served_api(tmp_path) as api:
+        streams = api.live.app.state.batuta.streams
+        with raw_stream(api, 0):
+            until(lambda: streams.open == 1)
+            report_steps(api, 2_000)
+            until(lambda: streams.open == 0, 20)
+        last = api.live.app.state.batuta.feed.last_seq
+        assert [seq for seq, _ in told(api, after="3")] == [str(k) for k in range(4, last + 1)]
+
+
+def test_what_waits_for_a_slow_client_is_bounded(api: ServedApi) -> None:
+    report_steps(api, 2_000)
+    sizes, read = list[int](), 0
+    with raw_stream(api, 0) as connection, connection.makefile("rb") as stream:
+        while stream.readline().strip():
+            pass
+        while read < 10 * event_feed.MAX_CHUNK_BYTES // 4:
+            sizes.append(int(stream.readline(), 16))
+            read += len(stream.read(sizes[-1] + 2))
+    assert len(sizes) > 2
+    assert max(sizes) <= event_feed.MAX_CHUNK_BYTES

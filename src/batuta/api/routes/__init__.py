@@ -34,6 +34,7 @@ _REASONS = {
     416: "there are no such bytes",
     421: "the request is meant for another server",
     422: "bad input, all problems at once",
+    429: "too many of this kind at once",
     500: "a fault of the server",
     501: "this server cannot do that",
     503: "the server is shutting down, or not ready",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import format_sse_event
-from starlette.responses import StreamingResponse
 
 from batuta.api.auth import Admin, Viewer
-from batuta.api.event_feed import EventFeed
-from batuta.api.event_text import PublicEvent, public_event, with_seq
+from batuta.api.event_feed import EventFeed, EventFilter
+from batuta.api.event_text import public_event, with_seq
 from batuta.api.models import AuditList
 from batuta.api.request_models import JOB_ID
 from batuta.api.responses import bad_input, json_response
@@ -24,17 +22,6 @@ from batuta.store.codec import EVENT_TYPES
 from batuta.store.journal import JournalWriter
 
 KEEP_ALIVE_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """Which events to stream; empty: all."""
-
-    job: str = ""
-    types: frozenset[str] = frozenset()
-
-    def matches(self, event: PublicEvent) -> bool:
-        return (not self.job or self.job in event.jobs) and (not self.types or event.type in self.types)
 
 
 async def stream_events(
@@ -50,17 +37,16 @@ async def stream_events(
         yield format_sse_event(comment="hello", id=str(at))
     sent_up_to, target = at, journal.durable_seq
     while not feed.closed.is_set():
-        page = await feed.after(at)
-        if page and page[0].seq > at + 1:
+        chunk = await feed.chunk(at, wanted)
+        if chunk is not None and chunk.first > at + 1:
+            # The events in between were pruned while this client read slowly.
             at = sent_up_to = feed.last_seq
             yield format_sse_event(event="reset", data_str=f'{{"seq":{at}}}', id=str(at))
-            continue
-        frames = [event.frame for event in page if wanted.matches(event)]
-        if page:
-            at = page[-1].seq
-            if frames:
+        elif chunk is not None:
+            at = chunk.last
+            if chunk.frames:
                 sent_up_to = at
-                yield b"".join(frames)
+                yield chunk.frames
         elif not follow and at >= target:
             return
         elif not await feed.wait(KEEP_ALIVE_S):
@@ -95,7 +81,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/events", response_class=Response, responses={**_STREAM, **problems()})
+@router.get("/events", response_class=Response, responses={**_STREAM, **problems(429, 503)})
 async def follow_events(
     state: StateDep,
     caller: Viewer,
@@ -112,6 +98,5 @@ async def follow_events(
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = int(last_event_id)
     frames = stream_events(state.feed, state.journal, after, EventFilter(job or "", wanted), follow=follow)
-    return StreamingResponse(
-        frames, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return state.streams.respond(caller.user, frames, "text/event-stream", headers)

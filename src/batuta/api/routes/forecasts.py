@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
 from batuta.api.auth import User, Viewer
+from batuta.api.forecast_cache import usual_wait_s
 from batuta.api.models import EtaAnswer, WhatIfAnswer
 from batuta.api.request_models import Submit, WhatIfPost
-from batuta.api.responses import HttpProblem, json_response, not_found
+from batuta.api.responses import LATER, HttpProblem, json_response, not_found
 from batuta.api.routes import problems
 from batuta.api.routes.submit import overrides_of, paths_of, text_of
 from batuta.api.state import AppState, StateDep
@@ -83,6 +85,8 @@ def _hypothetical_job(world: World, asked: Submit, number: int, job_of: JobOf, p
 
 
 router = APIRouter(tags=["foresight"])
+MAX_WAIT_S = 60.0
+MAX_WHAT_IFS_WAITING = 8
 
 
 class JobLabel(NamedTuple):
@@ -104,24 +108,34 @@ async def get_eta(
     caller: Viewer,
     job: Annotated[str | None, Query(max_length=128, description="only this one")] = None,
     arrivals: Annotated[bool, Query(description="whether jobs keep coming as they did lately")] = True,
+    within_s: Annotated[
+        float | None, Query(ge=0, le=MAX_WAIT_S, description="how long to wait for a fine forecast")
+    ] = None,
 ) -> Response:
-    """When jobs start and finish, as quantiles. An answer may be some seconds old."""
+    """When jobs start and finish, as quantiles. An answer may be some seconds old, or coarse; `assumes` says so."""
     forecasts, snapshot = state.forecasts, await state.snapshot()
     if forecasts is None:
         raise not_found("foresight at this server")
     if job is not None and job not in snapshot.rows:
         raise not_found(f"job {job} that is not over")
     policy = snapshot.policy or state.deps.policy
+    within_s = usual_wait_s(len(snapshot.jobs)) if within_s is None else within_s
+    with _unavailable_is_503():
+        found = await forecasts.forecast(
+            snapshot.version, policy, state.now_s(), expects_arrivals=arrivals, job=job, within_s=within_s
+        )
 
-    def compute() -> Forecast:
-        return forecasts.forecast(snapshot.version, policy, state.now_s(), expects_arrivals=arrivals, job=job)
+    def view() -> Response:
+        living = zip(snapshot.jobs, snapshot.states, strict=True)
+        return json_response(
+            view_forecast(found, {one.id: JobLabel(one.name, at.value) for one, at in living}, policy, job)
+        )
 
-    found = await anyio.to_thread.run_sync(_answer_or_503, compute)
-    seen = {one.id: JobLabel(one.name, state.value) for one, state in zip(snapshot.jobs, snapshot.states, strict=True)}
-    return json_response(view_forecast(found, seen, policy, job))
+    # Thousands of jobs take a while to write down.
+    return await anyio.to_thread.run_sync(view)
 
 
-@router.post("/whatif", response_model=WhatIfAnswer, responses=problems(400, 404, 413, 503))
+@router.post("/whatif", response_model=WhatIfAnswer, responses=problems(400, 404, 413, 429, 503))
 async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Response:
     """What a change would do to every job. Nothing is changed."""
     snapshot = await state.snapshot()
@@ -130,16 +144,18 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
         raise not_found("foresight at this server")
     foresight = state.deps.foresight
 
-    def compute() -> tuple[WhatIfQuery, Comparison]:
+    def compute() -> Response:
         fork = state.fork()
         question = _question(state, fork, post, policy, caller.user)
         found = foresight(fork, question)
         assert isinstance(found, Comparison)
-        return question, found
+        names = {job.id: job.name for job in (*snapshot.jobs, *question.hypothesis.jobs)}
+        return json_response(view_comparison(found, names, question))
 
-    question, found = await anyio.to_thread.run_sync(_answer_or_503, compute)
-    names = {job.id: job.name for job in (*snapshot.jobs, *question.hypothesis.jobs)}
-    return json_response(view_comparison(found, names, question))
+    if state.what_ifs.statistics().tasks_waiting >= MAX_WHAT_IFS_WAITING:
+        raise HttpProblem(429, f"{MAX_WHAT_IFS_WAITING} other comparisons are waiting to be computed", headers=LATER)
+    with _unavailable_is_503():
+        return await anyio.to_thread.run_sync(compute, limiter=state.what_ifs)
 
 
 def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user: str) -> WhatIfQuery:
@@ -161,9 +177,10 @@ def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user:
     return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, seed=post.seed)
 
 
-def _answer_or_503(compute: Any) -> Any:
+@contextmanager
+def _unavailable_is_503() -> Iterator[None]:
     try:
-        return compute()
+        yield
     except (InputError, HttpProblem):
         raise
     except Exception as error:
@@ -182,7 +199,10 @@ def view_eta(one: JobForecast, name: str, state: str) -> JsonObject:
         {"p50_s": getattr(one, f"{moment}_p50_s"), "p90_s": getattr(one, f"{moment}_p90_s")}
         for moment in ("start", "finish")
     )
-    return {"id": one.job, "name": name, "state": state, "start": start, "finish": finish, "why": one.why}
+    return {"id": one.job, "name": name, "state": state, "start": start, "finish": finish} | {
+        "why": one.why,
+        "coarse": one.coarse,
+    }
 
 
 def view_comparison(found: Comparison, names: dict[str, str], question: WhatIfQuery) -> JsonObject:

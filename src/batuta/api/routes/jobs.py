@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Response
 
 from batuta.api.auth import User, Viewer
 from batuta.api.event_text import public_event, with_seq
+from batuta.api.forecast_cache import usual_wait_s
 from batuta.api.job_list import JobQuery, page_of_jobs
 from batuta.api.models import (
     Explanation,
@@ -127,7 +128,7 @@ async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
 @router.get(
     "/{job}/task",
     response_class=Response,
-    responses={200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}, **problems(404)},
+    responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}, **problems(404)},
 )
 async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """A task file that makes the same job again.
@@ -164,26 +165,28 @@ async def explain_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
                 "endpoints": endpoints_of(task, state.deps.ports_at),
                 "checkpoint": shown["checkpoint"],
                 "trial": None if tried is None else view_trial(tried),
-                "start": _start_of(state, job) if shown["gpus"]["now"] == 0 else None,
+                **_start_of(state, job, waits=shown["gpus"]["now"] == 0),
             }
         )
 
     return await anyio.to_thread.run_sync(explain)
 
 
-def _start_of(state: AppState, job: str) -> dict[str, float | None] | None:
-    found = None if state.forecasts is None else state.forecasts.last_of(job)
+def _start_of(state: AppState, job: str, *, waits: bool) -> JsonObject:
+    found = None if state.forecasts is None or not waits else state.forecasts.last_of(job)
     if found is None:
-        return None
+        return {"start": None, "start_coarse": False}
     moments = (("p50_s", found.start_p50_s), ("p90_s", found.start_p90_s))
-    return {name: value if math.isfinite(value) else None for name, value in moments}
+    start = {name: value if math.isfinite(value) else None for name, value in moments}
+    return {"start": start, "start_coarse": found.coarse}
 
 
 @router.get("/{job}/suggestions", response_model=Suggestions, responses=problems(404))
 async def suggest_changes(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """The smallest changes that would start it now, each tried out; empty for a job that does not wait."""
     await find_job(state, job)
-    found = await anyio.to_thread.run_sync(suggestions_for, state, job, limiter=state.slow_questions)
+    ends_s = await _forecast_ends_s(state, job)
+    found = await anyio.to_thread.run_sync(suggestions_for, state, job, ends_s, limiter=state.slow_questions)
     return json_response({"suggestions": found})
 
 
@@ -307,21 +310,29 @@ def _speed(window: list[ProgressReport]) -> float | None:
 _log = logging.getLogger(__name__)
 
 
-def suggestions_for(state: AppState, job: str) -> list[dict[str, Any]]:
+def suggestions_for(state: AppState, job: str, ends_s: Mapping[JobId, float]) -> list[dict[str, Any]]:
     """Return the changes that would start a job now. It takes several cycles: not for the event loop."""
     world, deps = state.service.fork(), state.deps
     policy, now_s = world.policy or deps.policy, max(state.now_s(), world.now_s)
     found = suggest(world, now_s, job, lambda: deps.rules_of(policy))
-    ends_s = _forecast_ends_s(state, world.version, policy, job)
     return [_view_suggestion(one, _within_s(one, ends_s, now_s)) for one in found]
 
 
-def _forecast_ends_s(state: AppState, version: int, policy: str, job: str) -> Mapping[JobId, float]:
+async def _forecast_ends_s(state: AppState, job: str) -> Mapping[JobId, float]:
     """Return when jobs end, by the forecast of `GET /eta`; empty where there is none."""
-    if state.forecasts is None:
+    snapshot = await state.snapshot()
+    if state.forecasts is None or job not in snapshot.rows:
         return {}
+    policy = snapshot.policy or state.deps.policy
     try:
-        found = state.forecasts.forecast(version, policy, state.now_s(), expects_arrivals=True, job=job)
+        found = await state.forecasts.forecast(
+            snapshot.version,
+            policy,
+            state.now_s(),
+            expects_arrivals=True,
+            job=job,
+            within_s=usual_wait_s(len(snapshot.jobs)),
+        )
     except Exception as error:
         _log.warning("no forecast is available: %s", error)
         return {}

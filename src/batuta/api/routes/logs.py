@@ -39,7 +39,7 @@ _NOT_ALL_RUN = ("PENDING", "SETTING_UP", "RESIZING", "PREEMPTED")
     responses={
         200: {"description": "the log", **_TEXT},
         206: {"description": "a part of it", **_TEXT},
-        **problems(404, 416, 501),
+        **problems(404, 416, 429, 501, 503),
     },
 )
 async def get_logs(
@@ -65,8 +65,7 @@ async def get_logs(
         end = span.end
     headers = {OFFSET: str(begin), RANKS: str(max(known, default=-1) + 1), "Accept-Ranges": "bytes"}
     if follow:
-        pieces = _follow(state, log, job, begin)
-        return StreamingResponse(pieces, media_type=MEDIA_TYPE, headers=headers)
+        return state.streams.respond(caller.user, _follow(state, log, job, begin), MEDIA_TYPE, headers)
     if asked is not None:
         if begin >= end:
             headers["Content-Range"] = f"bytes */{span.end}"

@@ -40,6 +40,7 @@ class JobForecast:
     finish_p50_s: float
     finish_p90_s: float
     why: str = ""  # why there is no answer, where there is none
+    coarse: bool = False  # by list scheduling, not by projections
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +110,25 @@ def summarise(inputs: ForecastInput, projections: Sequence[Projection]) -> Forec
             start = (quantile(starts[row], P50), quantile(starts[row], P90))
         finish = (quantile(ends[row], P50), quantile(ends[row], P90))
         if len(projections) == 1:
-            finish = _own_spread(max(start[0], now_s), finish[0], known[job])
-        why = "" if finish[0] < math.inf else _why_never(world, row, projections)
+            finish = own_spread(max(start[0], now_s), finish[0], known[job])
+        why = "" if finish[0] < math.inf else why_never(world, row, projections)
         found.append(JobForecast(job, *start, *finish, why))
     notes = []
     if effort.precision:
         notes.append(f"so many jobs are looked at coarsely: times are good to {effort.precision:.0%}")
-    if any(projection.truncated for projection in projections):
-        ahead_s = min(projection.until_s for projection in projections if projection.truncated) - now_s
-        notes.append(f"looked {ahead_s / 3600:.1f} h ahead: what comes later has no answer")
+    notes += truncation_notes(projections, now_s)
     if len(projections) == 1:
         notes.append("one run was possible: its spread is that of each job's own length")
     return Forecast(now_s, tuple(found), len(projections), effort, tuple(notes))
 
 
-def _own_spread(from_s: float, finish_s: float, known: Quantiles) -> tuple[float, float]:
+def truncation_notes(projections: Sequence[Projection], now_s: float) -> tuple[str, ...]:
+    """How far was looked ahead, where that ended before all jobs did."""
+    until_s = [projection.until_s for projection in projections if projection.truncated]
+    return (f"looked {(min(until_s) - now_s) / 3600:.1f} h ahead: what comes later has no answer",) if until_s else ()
+
+
+def own_spread(from_s: float, finish_s: float, known: Quantiles) -> tuple[float, float]:
     """P50 and P90 of an end, where only the job's own length is uncertain."""
     if finish_s == math.inf:
         return finish_s, finish_s
@@ -139,7 +144,8 @@ def _table(
     return np.array(rows).reshape(len(ids), len(projections))
 
 
-def _why_never(world: World, row: int, projections: Sequence[Projection]) -> str:
+def why_never(world: World, row: int, projections: Sequence[Projection] = ()) -> str:
+    """Return why a job has no finish."""
     if (why := _NEVER.get(world.jobs.wish_of(row))) is not None:
         return why
     if any(projection.truncated for projection in projections):

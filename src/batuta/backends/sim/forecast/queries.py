@@ -21,6 +21,7 @@ from batuta.backends.sim.forecast.forecast import (
     duration_estimates,
     projections_of,
     summarise,
+    truncation_notes,
 )
 from batuta.backends.sim.forecast.projection import ExternalEvents, Projection, as_simulated
 from batuta.backends.sim.workload import SimJob
@@ -161,7 +162,9 @@ def _forecast_input(world: World, now_s: float, query: Query, worlds: int, seed:
 
 def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource, changed: ProfileSource) -> Comparison:
     """Projects the same World twice, with the same samples."""
-    before = projections_of(inputs, usual, measured=True)
+    # Half of the CPU time for each: with less for the second, jobs would seem to end in the first one only.
+    half_s = (inputs.cpu_until_s - time.thread_time()) / 2
+    before = projections_of(replace(inputs, cpu_until_s=time.thread_time() + half_s), usual, measured=True)
     # The duration that earlier jobs predict; without any, the same guess in all runs.
     lengths = {
         job.id: sampling.certain(job.work_s) if job.expected is None else Quantiles.of(job.expected.seconds)
@@ -179,7 +182,8 @@ def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource,
         return replace(usual, arrivals=[*new, *usual.arrivals], script=script)
 
     awaited = frozenset((*inputs.world.jobs.ids, *(job.id for job in hypothesis.jobs)))
-    after = projections_of(replace(inputs, external=external, awaited=awaited), changed, measured=True)
+    changed_inputs = replace(inputs, external=external, awaited=awaited, cpu_until_s=time.thread_time() + half_s)
+    after = projections_of(changed_inputs, changed, measured=True)
     return _compared(inputs, before, after, [job.id for job in hypothesis.jobs])
 
 
@@ -192,12 +196,14 @@ def _compared(
     submit_s |= dict.fromkeys(submitted, inputs.now_s)
     both = [job for job in inputs.world.jobs.ids if all(job in one.end_s for one in (*before, *after))]
     jobs = tuple(_job_outcome(job, submit_s[job], before, after) for job in submit_s)
+    notes = truncation_notes((*before, *after), inputs.now_s)
     return Comparison(
         inputs.now_s,
         runs,
         _outcome(before, both, submit_s, inputs.world.jobs.ids),
         _outcome(after, both, submit_s, [*inputs.world.jobs.ids, *submitted]),
         jobs,
+        notes,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from batuta.backends.sim.forecast import sampling
 from batuta.backends.sim.forecast.forecast import (
     Forecast,
     ForecastInput,
@@ -12,7 +13,7 @@ from batuta.backends.sim.forecast.forecast import (
     projections_of,
     summarise,
 )
-from batuta.backends.sim.forecast.queries import ALONE, EtaQuery
+from batuta.backends.sim.forecast.queries import ALONE, EtaQuery, WhatIfQuery
 from batuta.backends.sim.forecast.sampling import (
     FEWEST_RUNS,
     MOST_RUNS,
@@ -207,3 +208,16 @@ def test_an_answer_says_what_it_assumes() -> None:
     assert any("keep coming" in note for note in told.notes)
     told = EtaQuery(4000.0, "fifo", expects_arrivals=False).answer(world, book_of)
     assert ALONE in told.notes
+
+
+def test_a_comparison_that_runs_out_of_time_looks_as_far_in_both_cases_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampling, "MAX_CPU_S", 0.4)
+    jobs = [make_job(f"j{k}", 1, work_s=100.0 + k) for k in range(800)]
+    world = make_world(make_nodes(1), jobs=jobs)
+    told = WhatIfQuery(0.0, "fifo", budget_s=0.1).answer(world, book_of)
+    assert "h ahead: what comes later has no answer" in told.notes[-1]
+    # Nothing was changed; with all of the time for the first, the second would have ended no job.
+    assert told.before.makespan_s > 0
+    assert told.after.makespan_s > told.before.makespan_s / 10
