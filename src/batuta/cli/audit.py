@@ -21,8 +21,8 @@ def audit(
 ) -> None:
     """List which user did what, the oldest first.
 
-    For admins. Jobs that were submitted, changed, cancelled or parked; nodes, queues, policies; tokens, sessions of browsers,
-    the end of the server. It goes back as far as the journal does: 30 days.
+    For admins. Jobs that were submitted, changed, cancelled or parked; nodes, queues, policies; tokens, sessions
+    of browsers, the end of the server. It goes back as far as the journal does: 30 days.
 
     Examples:
       batuta audit --since 2h
