@@ -19,10 +19,10 @@ def audit(
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
-    """List which user did what, the oldest first. For admins.
+    """List which user did what, the oldest first.
 
-    Jobs that were submitted, changed, cancelled or parked; nodes, queues, policies; tokens, sessions of browsers,
-    the end of the server. It goes back as far as the journal does: 30 days.
+    For admins. Jobs that were submitted, changed, cancelled or parked; nodes, queues, policies; tokens, sessions
+    of browsers, the end of the server. It goes back as far as the journal does: 30 days.
 
     Examples:
       batuta audit --since 2h

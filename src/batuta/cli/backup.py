@@ -19,7 +19,7 @@ def backup(
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
-    """Copy the journal of this machine's server to a file, also while it runs.
+    """Copy the journal to a file, also while the server runs.
 
     The copy is verified. It has all jobs, events, tasks (with their envs), settings and hashes of tokens; no
     checkpoints, no logs. Only you may read it.

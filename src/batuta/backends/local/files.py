@@ -165,7 +165,10 @@ STAMP = "journal-id"
 
 def write_stamp(folder: Place, journal: str) -> None:
     """Says in a job's folder which journal knows the job. OSError when the disk does not let us."""
-    write_small(f"{folder}/{STAMP}", f"{journal}\n".encode())
+    # As a whole or not at all: half an id, of a disk that was full, would be that of another journal.
+    draft = f"{folder}/{STAMP}.new"
+    write_small(draft, f"{journal}\n".encode())
+    os.replace(draft, f"{folder}/{STAMP}")
 
 
 def read_stamp(folder: Path) -> str | None:

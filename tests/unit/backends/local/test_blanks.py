@@ -1,9 +1,12 @@
 """Folders that are made ahead of time: one step gives them to a job, and none is needed."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from batuta.backends.local.files import DirectoryPool
+import pytest
+
+from batuta.backends.local.files import DirectoryPool, read_stamp
 from batuta.backends.local.job_files import JobFiles
 
 
@@ -16,6 +19,25 @@ class Later:
     def do(self) -> None:
         while self.tasks:
             self.tasks.pop(0)()
+
+
+def test_a_folder_says_which_journal_knows_its_job_as_a_whole_or_not_at_all(tmp_path):
+    later = Later()
+    pool = DirectoryPool(tmp_path, later.tasks.append, "0a" * 16)
+    later.do()
+    (tmp_path / "jobs").mkdir()
+    JobFiles(tmp_path, "1").prepare(0, pool)
+    assert read_stamp(JobFiles(tmp_path, "1").folder) == "0a" * 16
+    JobFiles(tmp_path, "2").prepare(1, pool)
+    assert read_stamp(JobFiles(tmp_path, "2").folder) == "0a" * 16, "also where the folder is not one of the pool's"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk, nothing can be written
+    try:
+        with pytest.raises(OSError, match="too large"):
+            JobFiles(tmp_path, "3").prepare(1, pool)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_stamp(JobFiles(tmp_path, "3").folder) is None
 
 
 def test_a_job_gets_a_folder_that_was_ready_and_another_one_is_made(tmp_path: Path) -> None:
