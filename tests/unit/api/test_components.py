@@ -15,12 +15,12 @@ from batuta.api import event_feed as feed_module
 from batuta.api.auth import CODE_S, SESSION_S, Sessions
 from batuta.api.cluster_metrics import job_metrics
 from batuta.api.dependencies import MAX_JOB_SERIES
-from batuta.api.event_feed import EventFeed, read_page
+from batuta.api.event_feed import EventFeed, EventFilter, read_page
 from batuta.api.middleware import SecurityMiddleware
 from batuta.api.operations import JobIdAllocator, TaskSizes, patched_job
 from batuta.api.request_models import JobPatch
 from batuta.api.responses import HttpProblem
-from batuta.api.routes.events import EventFilter, stream_events
+from batuta.api.routes.events import stream_events
 from batuta.api.routes.jobs import MAX_PROGRESS_BYTES, read_progress_curve, thin
 from batuta.api.scheduler_counters import CYCLE_BUCKETS_S, SchedulerCounters
 from batuta.core import event as ev
