@@ -28,6 +28,7 @@ ON_REQUEST = (
     "store",
     "store_kinds",
     "api_latency",
+    "api_load",
     "kube_client",
     "binder_scale",
     "micro.placement",

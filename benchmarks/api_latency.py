@@ -4,7 +4,7 @@ A real uvicorn in a process of its own, on loopback; a mix of what a dashboard a
 for: lists, single jobs, the cluster, explanations, submits. Requests begin at fixed times, whether earlier
 ones are answered or not, so a stall is seen by all that come meanwhile. Bar: p99 below 50 ms. Where other
 programs keep the machine busy, the CPU time of a request and the ratio to the empty endpoint say more.
-BATUTA_BENCH_SECONDS sets how long.
+BATUTA_BENCH_SECONDS sets how long, BATUTA_BENCH_RATE how many requests a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import httpx2
 from benchmarks.measure import REPO, show, times
 
 JOBS, LIVING = 5_000, 1_000
-RATE = 200.0
+RATE = float(os.environ.get("BATUTA_BENCH_RATE", "200"))
+REPORTS_PER_S = 20.0
 SECONDS = float(os.environ.get("BATUTA_BENCH_SECONDS", "10"))
 BAR_MS = 50.0
 TASK = {"run": "sleep 1", "resources": {"accelerators": "virtual:1"}, "elastic": {"max_nodes": 4}}
@@ -112,7 +113,9 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
-async def load(url: str, headers: dict[str, str], mix: Sequence[Ask]) -> dict[str, list[float]]:
+async def load(
+    url: str, headers: dict[str, str], mix: Sequence[Ask], seconds: float = SECONDS
+) -> dict[str, list[float]]:
     """Milliseconds by kind of request, each from the time at which it should have begun."""
     chance, found = Random(1), {ask.name: list[float]() for ask in mix}
     client = BareClient(url, headers)
@@ -127,7 +130,7 @@ async def load(url: str, headers: dict[str, str], mix: Sequence[Ask]) -> dict[st
         all_ms.clear()
     running = set()
     begun = time.perf_counter()
-    for number in range(int(RATE * SECONDS)):
+    for number in range(int(RATE * seconds)):
         due = begun + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         ask = chance.choices(mix, [ask.weight for ask in mix])[0]
@@ -172,7 +175,7 @@ class BareClient:
 # ------------------------------------------------------------------------------------- the server's process
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, living: int) -> None:
     """A server with all these jobs, until it is told to end; says where it is in one line."""
     import threading
 
@@ -180,6 +183,7 @@ def serve(folder: Path) -> None:
     from fastapi import FastAPI
 
     from batuta.api.app import ApiServer
+    from batuta.bootstrap.forecast_process import ForecastProcess
     from batuta.core.cluster import Node
     from tests.support.live_service import live_service
 
@@ -195,12 +199,16 @@ def serve(folder: Path) -> None:
 
     # An endpoint of the same kind in the same process: it has the same interpreter to itself, or not.
     nodes = [Node(f"node-{k}", 8, "virtual") for k in range(32)]
-    with live_service(folder, nodes=nodes, events=past_events()) as live:
+    foresight = ForecastProcess()
+    with live_service(folder, nodes=nodes, events=past_events(living), foresight=foresight) as live:
         other = uvicorn.Server(uvicorn.Config(bare, port=0, log_level="error", access_log=False))
         threading.Thread(target=other.run, daemon=True).start()
+        if living == JOBS:
+            threading.Thread(target=report_progress, args=(live,), daemon=True).start()
         server = ApiServer(live.app, "127.0.0.1", 0)
         threading.Thread(target=tell, args=(server, other, live.tokens["ana"]), daemon=True).start()
         server.run()
+    foresight.close()
 
 
 def tell(server: Any, other: Any, token: str) -> None:
@@ -211,8 +219,20 @@ def tell(server: Any, other: Any, token: str) -> None:
     print(json.dumps(place), flush=True)
 
 
-def past_events() -> list[Any]:
-    """Most jobs are over; the others are alive, and most of them wait."""
+def report_progress(live: Any) -> None:
+    """Running jobs tell how far they are, one after the other: events for the streams."""
+    from batuta.core.job import Progress
+
+    step = 0
+    while live.service.running:
+        for job in list(live.backend.running):
+            step += 1
+            live.backend.progress(job, 1000.0, Progress(step=step))
+            time.sleep(1 / REPORTS_PER_S)
+
+
+def past_events(living: int) -> list[Any]:
+    """The first jobs are over; the last ones are alive, and most of them wait."""
     from batuta.core import event as ev
     from batuta.core.job import JobState
     from batuta.spec.task import parse_task
@@ -224,7 +244,7 @@ def past_events() -> list[Any]:
     for number in range(1, JOBS + 1):
         job = task_to_job(task, str(number), now_s + number, user=f"u{number % 10}", sequence=number)
         events.append(ev.JobSubmitted(job.submit_s, job, task=text))
-        if number <= JOBS - LIVING:
+        if number <= JOBS - living:
             state = JobState.SUCCEEDED if number % 5 else JobState.FAILED
             events.append(ev.JobEnded(job.submit_s + 0.5, job.id, state, exit_code=0 if number % 5 else 1))
     return events
@@ -232,6 +252,6 @@ def past_events() -> list[Any]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(Path(sys.argv[2]))
+        serve(Path(sys.argv[2]), JOBS if "alive" in sys.argv[3:] else LIVING)
     else:
         main()
