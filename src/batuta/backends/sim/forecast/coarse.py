@@ -27,7 +27,7 @@ PRECISION = 1.0
 """Of the times ahead: a policy that prefers short jobs, or lets jobs grow, may halve or double them."""
 COARSE = (
     "coarse: jobs start in order of priority and submission with the size that they ask for, whatever policy and "
-    "quota say; times may be off by a factor of two"
+    "quota say; times may be off by a factor of two or three"
 )
 
 
