@@ -10,8 +10,10 @@ from batuta.api.responses import HttpProblem
 from batuta.backends.kube.client.errors import Forbidden, Unavailable
 from batuta.bootstrap.operator_api import (
     MOST_TOKENS,
+    MOST_UNKNOWN,
     TOKEN_FRESH_S,
     TOKEN_REFUSED_S,
+    UNKNOWN_AT_ONCE,
     TokenReviewAuthenticator,
 )
 from batuta.store.records import Role, hash_of
@@ -25,6 +27,8 @@ class Cluster:
         self.reviews = 0
         self.trouble: Exception | None = None
         self.now_s = 0.0
+        self.answers = asyncio.Event()  # about tokens that begin with `held-up`, from then on
+        self.at_once = self.most_at_once = 0
         self.bearers = TokenReviewAuthenticator(self, clock=lambda: self.now_s)  # type: ignore[arg-type]
 
     async def raw(self, method: str, path: str, body: Any) -> bytes:
@@ -33,6 +37,11 @@ class Cluster:
         spec = body["spec"]
         if path.endswith("tokenreviews"):
             self.reviews += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            if spec["token"].startswith("held-up"):
+                await self.answers.wait()
+            self.at_once -= 1
             known = spec["token"] in self.rights
             user = {"username": spec["token"], "groups": ["staff"], "extra": {"scopes": ["a"]}}
             return json.dumps({"status": {"authenticated": known, "user": user if known else {}}}).encode()
@@ -88,15 +97,57 @@ def test_a_cluster_that_cannot_say_is_no_fault_of_who_asks(trouble: Exception):
     assert refused.value.status == 503
 
 
-def test_made_up_tokens_do_not_pile_up():
+def test_a_user_without_rights_is_refused_without_asking_again_and_again():
+    cluster = Cluster(eva=("patch",))
+    for _ in range(3):
+        with pytest.raises(HttpProblem) as refused:
+            cluster.ask("eva")
+        assert refused.value.status == 403
+    assert cluster.reviews == 1
+    cluster.rights, cluster.now_s = {"eva": ("list",)}, TOKEN_REFUSED_S
+    assert cluster.ask("eva") is Role.USER
+
+
+def test_made_up_tokens_neither_pile_up_nor_displace_those_of_users():
     cluster = Cluster(vic=("list",))
 
     async def ask_many() -> None:
         await cluster.bearers.bearing("vic")
-        for number in range(MOST_TOKENS):
+        for number in range(MOST_TOKENS + 1):
             await cluster.bearers.bearing(f"made-up-{number}")
+        await cluster.bearers.bearing("made-up-0")  # forgotten meanwhile
 
     asyncio.run(ask_many())
-    assert asyncio.run(cluster.bearers.find(hash_of("vic"))) is None
-    assert asyncio.run(cluster.bearers.find(hash_of(f"made-up-{MOST_TOKENS - 1}"))) is None
-    assert cluster.reviews == MOST_TOKENS + 1
+    assert cluster.reviews == MOST_TOKENS + 3
+    assert asyncio.run(cluster.bearers.find(hash_of("vic"))) is not None
+    assert cluster.reviews == MOST_TOKENS + 3
+
+
+def test_made_up_tokens_make_no_user_wait():
+    """Given a flood of made-up tokens and an API server that does not answer for them, users are served."""
+    cluster = Cluster(vic=("list",), ana=("list",))
+
+    async def flood() -> list[int]:
+        await cluster.bearers.bearing("vic")
+        cluster.now_s = TOKEN_FRESH_S  # so that the cluster has to be asked about vic again
+        asked = [asyncio.create_task(cluster.bearers.bearing(f"held-up-{number}")) for number in range(1000)]
+        await asyncio.sleep(0)
+        seen = await asyncio.wait_for(cluster.bearers.bearing("vic"), 5.0)
+        assert seen is not None
+        cluster.answers.set()
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+        assert await asyncio.wait_for(cluster.bearers.bearing("ana"), 5.0) is not None
+        return [one.status for one in ended if isinstance(one, HttpProblem)]
+
+    assert asyncio.run(flood()) == [429] * (1000 - MOST_UNKNOWN)
+    assert cluster.most_at_once <= UNKNOWN_AT_ONCE + 1
+
+
+def test_requests_at_once_with_one_token_are_one_review():
+    cluster = Cluster(vic=("list",))
+
+    async def ask_ten() -> None:
+        assert all(await asyncio.gather(*(cluster.bearers.bearing("vic") for _ in range(10))))
+
+    asyncio.run(ask_ten())
+    assert cluster.reviews == 1
