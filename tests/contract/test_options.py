@@ -170,6 +170,8 @@ UP_ELSEWHERE = {
     "open_metrics": "the API",
     "metrics_per_job": "the metrics",
     "pass_env": "the environment of jobs",
+    "jobs_run_as_me": "the API",
+    "set_aside": "which folders of jobs are taken over at the start",
     "keep": "when jobs that are over are forgotten",
     "health_log": "the health watch",
     "health_rules": "the health watch",

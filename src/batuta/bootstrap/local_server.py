@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import json
 import math
 import os
@@ -114,6 +115,7 @@ class UpOptions:
     memory_gib: float | None = None  # of each node; None: by its GPUs
     port: int | None = None  # None: the usual one, or any if that is taken; 0: any
     listen: str = LOOPBACK
+    jobs_run_as_me: bool = False  # whether callers from elsewhere may run programs as the user of the server
     policy: str = ""  # empty: the one that was chosen last
     shadow: str = ""  # a second policy, which only watches
     user_priority: int = USER_PRIORITY
@@ -337,6 +339,7 @@ def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> 
 
     `ready` is called when requests would be answered.
     """
+    _check_listen(options)
     options = replace(options, open_files=raise_descriptor_limit())
     with built(options) as server:
         listener = _listen(options.listen, options.port)
@@ -405,6 +408,24 @@ def _engine_died(server: Server, error: BaseException) -> None:
     sys.stderr.write(f"the engine has died: {error!r}; see {server.state.path / 'server.log'}\n")
     if server.ask_to_end is not None:
         server.ask_to_end()
+
+
+def _check_listen(options: UpOptions) -> None:
+    """Raise InputError for a server that others can reach, unless its user has said what that means."""
+    if options.jobs_run_as_me or _is_loopback(options.listen):
+        return
+    raise InputError.of(
+        f"--listen {options.listen} lets others reach this server, and their jobs run as {getpass.getuser()}: "
+        "every caller with a token can read and change what is yours",
+        fix="add --jobs-run-as-me if that is what you want, or give each user a server of their own",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

@@ -75,6 +75,9 @@ def up(
         int | None, option("TCP port; default 7077 or a free one; 0: a free one.", min=0, max=65535)
     ] = None,
     listen: Annotated[str, option("Address to listen at.", "ADDR")] = "127.0.0.1",
+    jobs_run_as_me: Annotated[
+        bool, flag("--jobs-run-as-me", "With --listen: every caller's jobs run as the user who starts this server.")
+    ] = False,
     policy: Annotated[
         str, option("Who decides; default: the last one, else rent.", names="--policy -p", complete="policies")
     ] = "",
@@ -153,8 +156,8 @@ def up(
 ) -> None:
     """Turn this machine into a cluster.
 
-    Engine, journal, API and dashboard run in one process, until Ctrl-C or batuta down. Who asks from
-    another machine needs --listen and a token.
+    Engine, journal, API and dashboard run in one process, until Ctrl-C or batuta down. It is a server for one
+    user: all jobs run as the user who starts it. Who asks from another machine needs --listen and a token.
 
     Examples:
       batuta up -d
@@ -210,6 +213,7 @@ def up(
         memory_gib=memory,
         port=port,
         listen=listen,
+        jobs_run_as_me=jobs_run_as_me,
         policy=policy,
         shadow=shadow,
         user_priority=user_priority,

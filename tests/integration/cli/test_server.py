@@ -1,5 +1,6 @@
 """The server by hand: up, down, what is said when there is none."""
 
+import getpass
 import json
 import os
 import signal
@@ -64,6 +65,15 @@ def test_a_taken_port_is_told_in_a_line(nobody, detach):
     assert done.stderr == (
         f"error: cannot listen at 127.0.0.1:{port}: Address already in use (choose another --port or --listen)\n"
     )
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "::1234"])
+def test_a_server_that_others_can_reach_says_first_that_their_jobs_run_as_its_user(nobody, address):
+    done = nobody.run("up", "--virtual", "--port", "0", "--listen", address)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"their jobs run as {getpass.getuser()}" in done.stderr
+    assert "--jobs-run-as-me" in done.stderr
+    assert not (nobody.home / "journal.db").exists()
 
 
 @pytest.mark.parametrize("detach", [(), ("-d",)], ids=["stays", "detaches"])
