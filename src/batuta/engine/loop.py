@@ -19,6 +19,7 @@ from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend
 from batuta.engine.requests import Requests
 
+_AT_ROUND_S = 1e-6  # so near to a whole multiple it is time for a round
 _NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, ev.HealthChanged, ev.ActionTaken)
 """What is reported all the time: good to know, but nothing waits for it."""
 
@@ -130,7 +131,7 @@ class Engine:
     def _due(self, now_s: float) -> bool:
         cadence = self.cadence
         if cadence.round_s is not None:
-            return math.isclose(math.remainder(now_s, cadence.round_s), 0.0, abs_tol=1e-6)
+            return math.isclose(math.remainder(now_s, cadence.round_s), 0.0, abs_tol=_AT_ROUND_S)
         return now_s >= self._owed_from_s()
 
     def _owed_from_s(self) -> float:
@@ -144,7 +145,8 @@ class Engine:
         if not world.jobs.n:
             return None
         if cadence.round_s is not None:
-            return (math.floor(world.now_s / cadence.round_s + 1e-9) + 1) * cadence.round_s
+            # The quotient of a time since 1970 may fall short of the round that has just been: time would stand still.
+            return (math.floor((world.now_s + _AT_ROUND_S) / cadence.round_s) + 1) * cadence.round_s
         if self._owed:
             return max(self._owed_from_s(), world.now_s)
         wake_s = next_release_s(world, world.now_s)

@@ -112,6 +112,17 @@ def test_rounds_decide_at_whole_multiples_only() -> None:
     assert {job: past.end_s for job, past in engine.world.past.items()} == {"a": 160, "b": 180}
 
 
+@pytest.mark.parametrize(("number", "round_s"), [(29380776, 61.19), (32994010, 54.37), (30308678, 59.22)])
+def test_rounds_go_on_at_times_since_1970(number: int, round_s: float) -> None:
+    """Given a time whose quotient by the length of a round is a whole number, but not in floating point."""
+    assert number * round_s / round_s < number
+    job = sim_job("a", submit_s=(number - 0.5) * round_s, work_s=2.2 * round_s)
+    engine, notes, _ = engine_for([job], 1, Cadence(round_s=round_s))
+    for _ in range(20):
+        engine.step()
+    assert notes.decided_s == pytest.approx([k * round_s for k in range(number, number + 3)], rel=1e-12)
+
+
 @pytest.mark.parametrize("round_s", [0.1, 1 / 3, 0.7, 1e-3])
 def test_rounds_of_any_length_leave_none_out(round_s: float) -> None:
     times = decided_s([sim_job("a", submit_s=round_s / 2, work_s=30.5 * round_s)], 1, Cadence(round_s=round_s))
