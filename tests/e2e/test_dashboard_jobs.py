@@ -129,6 +129,10 @@ def test_a_job_is_cloned_into_the_editor(browser: Browser, api: ServedApi):
         page.get_by_role("link", name="Clone").click()
         editor = page.get_by_role("textbox", name="Task file, as YAML")
         expect(editor).to_have_value(re.compile(r"name: done\n.*run: train\n", re.DOTALL))
+        # Values of variables are for the job's user: who clones it writes others.
+        expect(page.get_by_text("Values that are null are not shown: write them anew.")).to_be_visible()
+        expect(editor).to_have_value(re.compile(r"  LR: null\n"))
+        editor.fill(editor.input_value().replace("LR: null", "LR: '2'"))
         page.get_by_role("button", name="Check").click()
         expect(page.get_by_text("done is fine")).to_be_visible()
     with visit(browser, link(api, "vic")) as seen:

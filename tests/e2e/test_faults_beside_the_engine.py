@@ -66,6 +66,9 @@ class Scene:
             return answer.read().decode()
 
 
+NO_THREAD = "learning from jobs failed (failure 1): RuntimeError: can't start new thread"
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with PlainServers(tmp_path) as servers:
@@ -84,7 +87,7 @@ def test_a_thread_that_cannot_be_started_does_not_end_the_server(scene: Scene) -
     with thread_limit(scene.server.pid) as threads:
         threads.close()
         scene.reports()
-        wait_until(lambda: "can't start new thread" in scene.log(), PATIENCE_S, what="it has failed")
+        wait_until(lambda: NO_THREAD in scene.log(), PATIENCE_S, what="it has failed")
         assert is_ready(scene.url), scene.server.last_words()
         threads.open()
         scene.runs_a_new_job()

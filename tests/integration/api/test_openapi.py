@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
 from batuta.api.auth import Caller
+from batuta.apitypes.server_proof import server_proof
 from batuta.backends.sim.forecast.coarse import coarse_forecast
 from batuta.backends.sim.forecast.queries import EtaQuery, Query, QueryResult
 from batuta.bootstrap.forecast_process import answer
@@ -36,6 +38,11 @@ ENDLESS = ("/api/v1/events", "/api/v1/jobs/{job}/logs")
 """Streams that go on for ever, if they are told to follow."""
 
 
+QUERIES = {
+    "/api/v1/jobs/{job}/logs/search": {"text": "line"},
+    "/api/v1/server-proof": {"nonce": "0" * 64},
+}
+"""What has to be asked for, where a request without it is refused."""
 TOKEN = "batuta_of_an_admin_that_no_request_can_revoke"
 NOT_REACHED = {
     ("post", "/api/v1/nodes/{node}/mended"): 409,  # no node is ill here; tests/integration/local mends one
@@ -64,7 +71,8 @@ def quick_look(world: World, question: Query) -> QueryResult:
 def filled_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     """Some jobs to find, running and over."""
     shadow = Shadow(World(), profile_for)
-    parts = {"bearers": Irrevocable(), "foresight": quick_look, "shadow": shadow}
+    prove = partial(server_proof, "a secret", url="http://127.0.0.1")
+    parts = {"bearers": Irrevocable(), "foresight": quick_look, "shadow": shadow, "prove": prove}
     with served_api(tmp_path_factory.mktemp("openapi"), **parts) as api:
         api.live.tokens["ana"] = TOKEN
         for _ in range(4):
@@ -126,7 +134,7 @@ def test_the_api_answers_as_documented(
         call(case)
 
     if mode is GenerationMode.POSITIVE:
-        known = {"text": "line"} if route.path.endswith("/search") else {}
+        known = QUERIES.get(route.path, {})
         body = {} if route.body is None else {"body": route.body, "media_type": "application/json"}
         call(operation.Case(path_parameters=there, query=known, **body))
         expected = NOT_REACHED.get((route.method, route.path))
