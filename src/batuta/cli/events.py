@@ -23,7 +23,7 @@ ACTIONS = {
     "session.end": "a browser is signed out",
     "server.shutdown": "the server is ended{}",
     "node.mended": "{} is said to be mended",
-    "shadow.set": "policy {} watches from now on",
+    "shadow.set": "the policy that only watches is {} from now on",
 }
 """What users did that is not of the World."""
 
@@ -170,6 +170,9 @@ def _transition_timed(data: dict[str, Any]) -> str:
     return f"job {data['job']} changed to {format_gpus(data['gpus'])}: {', '.join(parts) or 'no times known'}"
 
 
+_WISHED = {"RUN": "run", "PARK": "be parked", "CANCEL": "be cancelled", "TRY": "be tried out"}
+
+
 def _desired_state(data: dict[str, Any]) -> str:
     if data.get("cause") == "held-up":
         return f"job {data['job']} leaves its GPUs for others, because of what holds it up"
@@ -179,7 +182,7 @@ def _desired_state(data: dict[str, Any]) -> str:
     if data["wish"] == "EVICT":
         why = "because of an error there" if data.get("cause") == "health" else "for a node is drained"
         return f"job {data['job']} has to leave its GPUs, {why}"
-    return f"its user wants job {data['job']} to {str(data['wish']).lower()}"
+    return f"job {data['job']} is to {_WISHED[data['wish']]}"
 
 
 def _trial_measured(data: dict[str, Any]) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from batuta.core.world import World
+from batuta.engine.profile import profile_for
+from batuta.engine.shadow import Shadow
 from tests.support.served_api import ServedApi, served_api
 
 TASK = {"run": "sleep 600", "resources": {"accelerators": 1}}
@@ -65,6 +68,14 @@ def test_the_list_is_of_one_user_one_job_or_from_a_time_on(api: ServedApi) -> No
     assert len(audit(api, since_s=time.time() - 3600)) == 3
     assert audit(api, since_s=time.time() + 3600) == []
     assert audit(api, limit=1) == [("ana", "JobWished", first)], "the newest are kept"
+
+
+def test_which_policy_watches_is_listed(tmp_path: Path) -> None:
+    shadow = Shadow(World(), profile_for)
+    with served_api(tmp_path, shadow=shadow) as api:
+        assert api.ask("PUT", "/shadow", json={"policy": "fifo"}).status_code == 200
+        assert audit(api) == [("ana", "ActionTaken", "shadow.set")]
+    shadow.close()
 
 
 def test_it_outlives_a_restart(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ EVENTS = [
         ev.JobWished(1.0, "7", DesiredState.EVICT, cause="held-up"),
         "job 7 leaves its GPUs for others, because of what holds it up",
     ),
-    (ev.JobWished(1.0, "7", DesiredState.PARK), "its user wants job 7 to park"),
+    (ev.JobWished(1.0, "7", DesiredState.PARK), "job 7 is to be parked"),
     (ev.JobWished(1.0, "7", DesiredState.EVICT), "job 7 has to leave its GPUs, for a node is drained"),
     (
         ev.JobWished(1.0, "7", DesiredState.EVICT, cause="health"),

@@ -66,10 +66,11 @@ async def get_shadow(state: StateDep, caller: Viewer) -> Response:
     return await _show_shadow(state)
 
 
-@shadow_router.put("", response_model=ShadowAnswer, responses=problems(400, 404, 413))
+@shadow_router.put("", response_model=ShadowAnswer, responses=problems(404, *CHANGES))
 async def put_shadow(state: StateDep, caller: Admin, put: ShadowPut) -> Response:
     """Another policy watches from the next cycle on, or none. It touches nothing."""
     await anyio.to_thread.run_sync(_watch, state, put.policy)
+    await state.record_action(caller, "shadow.set", put.policy or "none")
     return await _show_shadow(state)
 
 
