@@ -291,8 +291,7 @@ def test_a_server_lists_the_old_jobs_as_they_were(continued):
         assert (jobs[job].state, jobs[job].exit_code) == (over["state"], over["exit_code"])
     for job, known in old.items():
         if known["state"] == "running":
-            now = _wait_for_size(continued, job, known["gpus"])
-            assert now.restarts > known["restarts"]
+            now = _wait_for_size(continued, job, known["gpus"], restarts=known["restarts"] + 1)
         else:
             now = continued.run.wait(continued.client, job, "PENDING", "PREEMPTED")
             assert now.gpus.now == 0
@@ -300,11 +299,16 @@ def test_a_server_lists_the_old_jobs_as_they_were(continued):
         assert [now.gpus.min, now.gpus.wanted, now.gpus.max] == known["sizes"] or now.cpu is not None
 
 
-def _wait_for_size(continued: Continued, job: str, gpus: int) -> Any:
-    """A job as soon as it runs at this size; the recorded size of a CPU-only job counts replicas."""
+def _wait_for_size(continued: Continued, job: str, gpus: int, restarts: int = 0) -> Any:
+    """A job as soon as it runs at this size; the recorded size of a CPU-only job counts replicas.
+
+    `restarts`: it has been started again so often, at least. Until the server has looked, it runs by its journal.
+    """
     return continued.run.until(
         lambda: continued.client.job(job),
-        lambda now: now.state == "RUNNING" and (now.cpu is not None or now.gpus.now == gpus),
+        lambda now: (
+            now.state == "RUNNING" and now.restarts >= restarts and (now.cpu is not None or now.gpus.now == gpus)
+        ),
     )
 
 
