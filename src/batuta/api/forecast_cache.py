@@ -180,7 +180,7 @@ class ForecastCache:
             return promise
 
     def _keep(self, key: _Key, compute: _Compute, promise: Future[_CachedForecast]) -> None:
-        """Compute a forecast, and keep it before those who wait for it learn of it."""
+        """Compute a forecast, and keep it before the requests that wait for it are answered."""
         try:
             found = compute()
         except BaseException as error:

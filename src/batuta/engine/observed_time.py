@@ -33,7 +33,7 @@ class Settings(Protocol):
 
 
 def steady_s() -> float:
-    """Return seconds since the machine was started, suspended or not; nobody can set them."""
+    """Return seconds since the machine was started, suspended or not; no program can set them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 

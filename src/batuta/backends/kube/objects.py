@@ -15,7 +15,7 @@ from batuta.backends.kube.bounded_text import LATEST_S, MOST_GPUS, read_json
 
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Bounds as the API server has them; an object beyond them is malformed, whoever let it in."""
+"""Bounds as the API server has them; an object beyond them is malformed, also if the API server let it in."""
 
 
 class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):

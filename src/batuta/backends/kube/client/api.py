@@ -96,7 +96,7 @@ class Api:
         self.access = access
         self.transport = Transport(access, limits, rate)
         self.manager = manager  # whose fields they are that this client writes
-        self.malformed = MalformedObjects()  # whoever watches may want to be told of them
+        self.malformed = MalformedObjects()  # the informer's owner may want to be told of them
 
     async def __aenter__(self) -> Self:
         await self.transport.__aenter__()

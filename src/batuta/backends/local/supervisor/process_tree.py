@@ -220,7 +220,7 @@ _LOOKS, _LOOK_AGAIN_S = 20, 0.05
 
 
 def _send(process: Process, number: int) -> bool:
-    """As `send`, for those who look again anyway."""
+    """As `send`, for callers that look again anyway."""
     try:
         return send(process, number)
     except CannotTell:
