@@ -12,12 +12,14 @@ seconds of CPU, and the tests start hundreds. One JSON object per line comes in 
 At the end of its input it kills the children that it still has, and ends. Single-threaded: it may fork.
 """
 
+import atexit
 import gc
 import importlib
 import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -61,7 +63,33 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     if (work := _take_requests()) is not None:
+        _end_with(work)
+
+
+def _end_with(work: Callable[[], None]) -> None:
+    """Does a child's work and ends as any program does, but for one thing: it gives its memory back as a whole.
+
+    To free it object by object means to copy what it shares with all other children: half the time of a short call.
+    """
+    try:
         work()
+        code: object = 0
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == -signal.SIGINT:  # as Python itself does, so that the one who waits sees it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
 
 
 def _take_requests() -> Callable[[], None] | None:

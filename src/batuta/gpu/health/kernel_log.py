@@ -261,29 +261,34 @@ class LogFile(KernelLog):
         it counts if all have the same names before and afterwards.
         """
         for _ in range(_LISTING_TRIES):
-            paths = [self._path, *self._rotated()]
+            paths = [str(self._path), *self._rotated()]
             opened = [self._open(path, files) for path in paths]
             inodes = [None if file is None else os.fstat(file.fileno()).st_ino for file in opened]
-            if [self._path, *self._rotated()] == paths and list(map(_inode, paths)) == inodes:
+            if [paths[0], *self._rotated()] == paths and list(map(_inode, paths)) == inodes:
                 return [file for file in opened if file is not None]
         return None
 
-    def _rotated(self) -> list[Path]:
+    def _rotated(self) -> list[str]:
         """Return the rotated files beside it, the newest first."""
-        name = self._path.name
-        beside = [
-            path
-            for path in self._path.parent.glob(f"{_no_glob(name)}[.-]*")
-            if not _COMPRESSED.search(path.name) and path.is_file()
-        ]
-        numbered = {path: int(found[1]) for path in beside if (found := _ROTATION_NUMBER.search(path.name))}
+        beginnings = (f"{self._path.name}.", f"{self._path.name}-")
+        try:
+            # Listed twice at every look, so without a path object and a system call for each.
+            with os.scandir(self._path.parent) as folder:
+                beside = [
+                    one.path
+                    for one in folder
+                    if one.name.startswith(beginnings) and not _COMPRESSED.search(one.name) and one.is_file()
+                ]
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+        numbered = {path: int(found[1]) for path in beside if (found := _ROTATION_NUMBER.search(path))}
         dated = sorted((path for path in beside if path not in numbered), reverse=True)
         return [*sorted(numbered, key=numbered.__getitem__), *dated]
 
     @staticmethod
-    def _open(path: Path, files: ExitStack) -> BinaryIO | None:
+    def _open(path: str | Path, files: ExitStack) -> BinaryIO | None:
         try:
-            return files.enter_context(path.open("rb"))
+            return files.enter_context(open(path, "rb"))
         except FileNotFoundError:
             return None
 
@@ -298,9 +303,9 @@ def _find(cursor: Cursor, there: list[BinaryIO]) -> tuple[BinaryIO | None, list[
     return None, []
 
 
-def _inode(path: Path) -> int | None:
+def _inode(path: str) -> int | None:
     try:
-        return path.stat().st_ino
+        return os.stat(path).st_ino
     except FileNotFoundError:
         return None
 
@@ -353,7 +358,3 @@ def _line_start(file: BinaryIO) -> int:
     start = max(0, end - (64 << 10))
     file.seek(start)
     return start + file.read(end - start).rfind(b"\n") + 1
-
-
-def _no_glob(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -89,6 +90,7 @@ class OptimusEstimator(FixedBatchOracle):
         return Estimate(_curve_of_times(times), job.model.remaining_iterations(job.batch_size) * times[1])
 
 
+@lru_cache(maxsize=4096)  # few jobs differ in it, and each is asked for in every round
 def _curve_of_times(times: tuple[float, ...]) -> SpeedCurve:
     """Relative speed from seconds per iteration; sizes that cannot run have speed 0."""
     return SpeedCurve((0.0, *(times[1] / t if math.isfinite(t) else 0.0 for t in times[1:])))
