@@ -23,15 +23,10 @@ from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.bootstrap.kube import OperatorOptions
-from batuta.bootstrap.operator_api import (
-    LeaderProxy,
-    OperatorApi,
-    OperatorApp,
-    TokenReviewAuthenticator,
-    operator_metrics,
-)
+from batuta.bootstrap.operator_api import LeaderProxy, OperatorApi, OperatorApp, operator_metrics
 from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
 from batuta.bootstrap.serving import call_at_signals, http_server, listen
+from batuta.bootstrap.token_review import TokenReviewAuthenticator
 
 _log = logging.getLogger("batuta.operator")
 
@@ -62,7 +57,7 @@ class Operator:
         front, listener = self._front()
         async with AsyncExitStack() as stack:
             api = await stack.enter_async_context(Api(access))
-            self._bearers = TokenReviewAuthenticator(api)
+            self._bearers = TokenReviewAuthenticator(api, self.config.api.audiences)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             own = [tasks.create_task(front.serve([listener]))]
             if options.elect:

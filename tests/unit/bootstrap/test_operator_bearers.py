@@ -8,7 +8,7 @@ import pytest
 
 from batuta.api.responses import HttpProblem
 from batuta.backends.kube.client.errors import Forbidden, Unavailable
-from batuta.bootstrap.operator_api import (
+from batuta.bootstrap.token_review import (
     MOST_TOKENS,
     MOST_UNKNOWN,
     TOKEN_FRESH_S,
@@ -22,14 +22,15 @@ from batuta.store.records import Role, hash_of
 class Cluster:
     """Answers reviews: `rights` has by token what its bearer may do with all UnifiedJobs."""
 
-    def __init__(self, **rights: tuple[str, ...]) -> None:
+    def __init__(self, audiences: tuple[str, ...] = (), **rights: tuple[str, ...]) -> None:
         self.rights = rights
+        self.made_for: dict[str, list[str]] = {}  # by token; the API server returns those that were asked for, too
         self.reviews = 0
         self.trouble: Exception | None = None
         self.now_s = 0.0
         self.answers = asyncio.Event()  # about tokens that begin with `held-up`, from then on
         self.at_once = self.most_at_once = 0
-        self.bearers = TokenReviewAuthenticator(self, clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.bearers = TokenReviewAuthenticator(self, audiences, clock=lambda: self.now_s)  # type: ignore[arg-type]
 
     async def raw(self, method: str, path: str, body: Any) -> bytes:
         if self.trouble is not None:
@@ -44,7 +45,10 @@ class Cluster:
             self.at_once -= 1
             known = spec["token"] in self.rights
             user = {"username": spec["token"], "groups": ["staff"], "extra": {"scopes": ["a"]}}
-            return json.dumps({"status": {"authenticated": known, "user": user if known else {}}}).encode()
+            status = {"authenticated": known, "user": user if known else {}}
+            if "audiences" in spec and spec["token"] in self.made_for:
+                status["audiences"] = [one for one in spec["audiences"] if one in self.made_for[spec["token"]]]
+            return json.dumps({"status": status}).encode()
         assert spec["groups"] == ["staff"]
         verb = spec["resourceAttributes"]["verb"]
         return json.dumps({"status": {"allowed": verb in self.rights[spec["user"]]}}).encode()
@@ -62,6 +66,15 @@ def test_rights_on_all_jobs_become_roles():
     with pytest.raises(HttpProblem) as refused:
         cluster.ask("eva")
     assert refused.value.status == 403
+
+
+def test_a_token_has_to_be_made_for_one_of_the_audiences():
+    cluster = Cluster(audiences=("batuta", "gpus"), vic=("list",), ana=("list",), old=("list",))
+    cluster.made_for = {"vic": ["vault", "gpus"], "ana": ["vault"]}
+    assert cluster.ask("vic") is Role.USER
+    assert cluster.ask("ana") is None
+    # An authenticator that knows nothing of audiences says whose a token is, and not for whom.
+    assert cluster.ask("old") is None
 
 
 def test_the_cluster_is_asked_once_in_a_while():

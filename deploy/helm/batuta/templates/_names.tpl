@@ -68,7 +68,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "queueFiles" (include "batuta.queueFiles" .)
   "healthMemory" (include "batuta.healthMemory" .)
   "health" (dict "burnIn" (dict "image" (.Values.config.health.burnIn.image | default (include "batuta.image" .))))
-  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob)
+  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob "audiences" .Values.api.audiences)
   "telemetry" .Values.telemetry
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}

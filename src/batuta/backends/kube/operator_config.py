@@ -191,6 +191,11 @@ class Scheduling(Settings):
         return self
 
 
+AUDIENCE = "batuta"
+"""Whom tokens are made for that callers show to the operator: `kubectl create token NAME --audience batuta`."""
+Audience: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=512)]
+
+
 class Api(Settings):
     """Where the API, the metrics and the probes are."""
 
@@ -200,6 +205,8 @@ class Api(Settings):
     """Prometheus may read /metrics without a token."""
     metrics_per_job: int = Field(default=50, ge=0)
     """How many jobs have metrics of their own."""
+    audiences: list[Audience] = Field(default=[AUDIENCE])
+    """Tokens have to be made for one of them; without any, for the API server itself."""
 
 
 class OperatorConfig(Scheduling):

@@ -39,8 +39,10 @@ def people(cluster: ControlPlane, operator: OperatorProcess) -> Iterator[People]
         if verbs:
             cluster.apply(_rights(f"{home}-{name}", name, home, verbs))
             wait_until(partial(_may, cluster, user, verbs[-1]), f"{name} to have rights")
-        made = cluster.api.create(f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token", {"spec": {}})
-        tokens[name] = made["status"]["token"]
+        tokens[name] = _token(cluster, home, name, "batuta")
+    # Of one who has all rights, and for another than the operator.
+    tokens["keeper, for the API server"] = _token(cluster, home, "keeper")
+    tokens["keeper, for Vault"] = _token(cluster, home, "keeper", "vault")
     yield People(f"http://127.0.0.1:{operator.port}", tokens)
     for name, verbs in RIGHTS.items():
         for one in _rights(f"{home}-{name}", name, home, verbs) if verbs else ():
@@ -58,6 +60,13 @@ def jobs(cluster: ControlPlane, namespace: str, operator: OperatorProcess) -> Jo
 def kubelet(tmp_path: Path) -> Iterator[FakeKubelet]:
     with FakeKubelet(tmp_path / "kubelet") as running:
         yield running
+
+
+def _token(cluster: ControlPlane, home: str, name: str, *audiences: str) -> str:
+    """A token for the API server itself, unless audiences are named."""
+    path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
+    token: str = cluster.api.create(path, {"spec": {"audiences": list(audiences)}})["status"]["token"]
+    return token
 
 
 def _rights(role: str, account: str, home: str, verbs: tuple[str, ...]) -> list[dict]:

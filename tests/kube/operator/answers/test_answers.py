@@ -131,6 +131,13 @@ def test_who_is_not_known_or_may_not_see_jobs_is_told_nothing(people: People) ->
         assert unknown.value.status == 401
 
 
+@pytest.mark.parametrize("whose", ["keeper, for the API server", "keeper, for Vault"])
+def test_a_token_that_was_made_for_another_is_worth_nothing_here(people: People, whose: str) -> None:
+    with people.client(whose) as client, pytest.raises(ApiError) as unknown:
+        client.jobs()
+    assert unknown.value.status == 401
+
+
 def test_the_journal_can_be_replayed_and_names_the_policy_that_decided(
     jobs: Jobs, add_nodes: AddNodes, people: People, operator: OperatorProcess
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from batuta.backends.kube.operator_config import DnsLabel, Scheduling, TelemetryConfig
+from batuta.backends.kube.operator_config import AUDIENCE, Audience, DnsLabel, Scheduling, TelemetryConfig
 from batuta.backends.kube.settings import Settings
 
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -287,6 +287,16 @@ class Service(Settings):
     annotations: Strings = Field(default={}, description="annotations of it")
 
 
+class OperatorApi(Settings):
+    """Who may ask the operator."""
+
+    audiences: list[Audience] = Field(
+        default=[AUDIENCE],
+        description="tokens have to be made for one of these audiences, as in `kubectl create token NAME "
+        "--audience batuta`; an empty list takes tokens for the API server, which the operator could use itself",
+    )
+
+
 class Spread(Settings):
     """How replicas keep apart."""
 
@@ -328,6 +338,11 @@ class ServiceMonitor(Settings):
     interval: PrometheusDuration = Field(default="30s", description="time between scrapes")
     scrape_timeout: PrometheusDuration = Field(default="10s", description="longest scrape")
     labels: Strings = Field(default={}, description="labels that your Prometheus selects by")
+    token_file: Annotated[str, StringConstraints(pattern=r"^/\S+$")] = Field(
+        default="/var/run/secrets/batuta/token",
+        description="the file in Prometheus's container that has its token, made for one of `api.audiences`; "
+        "unused with `openMetrics`",
+    )
 
 
 class PrometheusRule(Settings):
@@ -370,6 +385,7 @@ class Values(Settings):
     )
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
+    api: OperatorApi = Field(default=OperatorApi(), description="who may ask the operator")
     open_metrics: bool = Field(
         default=False, description="/metrics needs no token; else it needs that of a user who may list UnifiedJobs"
     )

@@ -5,6 +5,7 @@ It needs what the role `system:auth-delegator` has: to create TokenReviews and S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ class _Status(msgspec.Struct):
 
     authenticated: bool = False
     user: _UserInfo = msgspec.field(default_factory=_UserInfo)
+    audiences: list[str] = []
     allowed: bool = False
 
 
@@ -43,10 +45,17 @@ class _Review(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-async def review(api: Api, token: str) -> ReviewedUser | None:
-    """The user of a token; None if the cluster does not know it. Raises ApiError if the review fails."""
-    found = await _ask(api, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+async def review(api: Api, token: str, audiences: Sequence[str] = ()) -> ReviewedUser | None:
+    """The user of a token; None if the cluster does not know it, or if it was made for none of the audiences.
+
+    Raises ApiError if the review fails.
+    """
+    wanted = {"audiences": list(audiences)} if audiences else {}
+    found = await _ask(api, "authentication.k8s.io/v1", "TokenReview", {"token": token, **wanted})
     if not found.authenticated:
+        return None
+    # An authenticator that knows nothing of audiences names none: it says who, and not for whom.
+    if audiences and not set(audiences).intersection(found.audiences):
         return None
     may_see = await _may(api, found.user, "list")
     return ReviewedUser(found.user.username, may_see, may_see and await _may(api, found.user, "patch"))
