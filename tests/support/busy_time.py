@@ -28,7 +28,6 @@ class BusyTime:
     folder: Path  # for all else; not on the disk that is filled
     disk: SmallDisk | None = None
     clock: WallClock | None = None
-    prefix: tuple[str, ...] = ()  # a command that runs the servers
     moments: list[str] = field(default_factory=list)
     told: dict[str, Job] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)  # lives by what went wrong around them
@@ -62,7 +61,7 @@ class BusyTime:
     def run(self) -> None:
         begun = time.monotonic()
         try:
-            with ForkServer(self.folder, self.clock and self.clock.env, self.prefix) as servers:
+            with ForkServer(self.folder, None if self.clock is None else self.clock.env) as servers:
                 for number, life in enumerate(self.lives):
                     self._live(servers.start(self.home), life, number)
                 last = servers.start(self.home)

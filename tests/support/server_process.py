@@ -169,12 +169,12 @@ class ForkedProcess:
 class ForkServer:
     """Starts servers that are ready in a fifth of a second. Those that are left at its end are killed."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self._said = folder / "servers.out"
         self._asking = threading.Lock()
         with self._said.open("ab") as said:
             self._helper = subprocess.Popen(
-                [*prefix, sys.executable, "-P", str(FORK_SERVER)],
+                [sys.executable, "-P", str(FORK_SERVER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
