@@ -138,6 +138,26 @@ def test_each_job_runs_as_the_user_who_submitted_it(machine: Machine) -> None:
     assert machine.told("root", "id -u").strip() == "0"
 
 
+def test_the_runner_writes_into_folders_of_the_user_as_that_user(machine: Machine) -> None:
+    """As root it could be led elsewhere by a link there."""
+    asked = "until ls $BATUTA_CONTROL/* 2> /dev/null; do sleep 0.1; done; stat -c %U $BATUTA_CONTROL/*"
+    said = machine.told(ANA, f"cd /; {asked}").split()
+    assert said[1:] == [ANA]
+    assert said[0].endswith("checkpoint-request.spare")
+
+
+def test_mounts_of_a_task_are_made_as_its_user(machine: Machine) -> None:
+    """Root's would lie over files that programs of root's trust, whoever starts them."""
+    (machine.folder / "shown").write_text("shown")
+    (machine.folder / "shown").chmod(0o644)
+    run = "cat /mnt/batuta-test; echo; readlink /proc/self/ns/user; id -u"
+    job = machine.submit(ANA, run, file_mounts={"/mnt/batuta-test": str(machine.folder / "shown")})
+    machine.wait(job)
+    text, namespace, uid = machine.log(job).split()
+    assert (text, uid) == ("shown", str(pwd.getpwnam(ANA).pw_uid))
+    assert namespace != os.readlink("/proc/self/ns/user")
+
+
 def test_a_job_gets_to_its_virtual_gpus_and_to_its_share(machine: Machine) -> None:
     look = "import ctypes; n = ctypes.c_int(); c = ctypes.CDLL('libcuda.so.1'); print(c.cuInit(0)); "
     look += "c.cuDeviceGetCount(ctypes.byref(n)); print(n.value)"
@@ -204,7 +224,7 @@ def _runs(process: Path, job: str) -> bool:
 
 def test_what_a_job_puts_into_its_folders_leads_the_server_nowhere(machine: Machine) -> None:
     secret = machine.folder / "secret"
-    secret.write_text('{"step": 7, "secret": "roots"}\n')
+    secret.write_text('{"step": 7, "total_steps": 9}\n')
     secret.chmod(0o600)
     links = f"ln -s {secret} $BATUTA_PROGRESS; ln -s {secret} $BATUTA_CONTROL/result.json; "
     links += f"ln -sf {secret} $BATUTA_CONTROL/checkpoint-request.spare; rm -f $BATUTA_CONTROL/checkpoint-request; "
@@ -221,9 +241,10 @@ def test_what_a_job_puts_into_its_folders_leads_the_server_nowhere(machine: Mach
     with machine.client() as client:
         client.wait(job, timeout_s=WITHIN_S)
         assert client.progress(job) == ()
+        assert client.job(job).progress is None
         with pytest.raises(ApiError):
             client.result(job)
-    assert secret.read_text() == '{"step": 7, "secret": "roots"}\n'
+    assert secret.read_text() == '{"step": 7, "total_steps": 9}\n'
     assert secret.stat().st_uid == 0
 
 

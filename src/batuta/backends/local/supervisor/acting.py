@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from batuta.backends.local.supervisor.lean_stdlib import TYPE_CHECKING
+from batuta.backends.local.supervisor.lean_stdlib import PR_SET_DUMPABLE, TYPE_CHECKING, prctl
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,6 +19,29 @@ def become(user: dict[str, Any]) -> None:
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
+
+
+def be_visible(keep: tuple[int, ...]) -> None:
+    """Lets this process, which has become the user's, write its own files in /proc: a user namespace takes that.
+
+    The user may then trace it, too, before it is another program. So it first closes what the runner has open.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the one that listed them
+    prctl(PR_SET_DUMPABLE, 1)
+
+
+def load_all() -> None:
+    """Imports what a view needs late: the user may not be able to read the Python that this runs with."""
+    import _codecs
+
+    for name in ("_ctypes", "binascii", "fcntl"):
+        __import__(name)
+    _codecs.lookup("ascii")
 
 
 class ActingAs:

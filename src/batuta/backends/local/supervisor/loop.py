@@ -11,7 +11,7 @@ import os
 import select
 import time
 
-from batuta.backends.local.supervisor.acting import ActingAs, become
+from batuta.backends.local.supervisor.acting import ActingAs, be_visible, become, load_all
 from batuta.backends.local.supervisor.containment import MEMORY_LIMIT, PROCESS_LIMIT, Containment
 from batuta.backends.local.supervisor.lean_stdlib import PR_SET_PDEATHSIG, TYPE_CHECKING, prctl, signal
 from batuta.backends.local.supervisor.output_log import Output
@@ -50,6 +50,8 @@ def start_command(
             if user is not None:
                 # Before the view, too: mounts that root makes where a user says would fool programs that are setuid.
                 become(user)
+                if view is not None:
+                    be_visible(keep=(0, 1, 2, output, writer))
             _become(argv, env, cwd, output, runner, view)
         except OSError as problem:
             os.write(writer, f"{problem.errno or 0} {problem.filename or argv[0]}".encode()[:2048])
@@ -447,7 +449,11 @@ def _view(run_dir: str, spec: dict[str, Any]) -> MountNamespace | None:
         return None
     from batuta.backends.local.supervisor.mount_namespace import MountNamespace
 
-    return MountNamespace(spec["view"], spec["view_locks"], os.path.join(run_dir, "view"))
+    staging = os.path.join(run_dir, "view")
+    if spec.get("user"):
+        load_all()
+        staging = os.path.join(spec["view_locks"], f"{spec['run_id']}.view")  # the user does not get to our folder
+    return MountNamespace(spec["view"], spec["view_locks"], staging)
 
 
 def _touch(path: str) -> None:
