@@ -163,6 +163,7 @@ UP_ELSEWHERE = {
     "virtual": "which nodes there are",
     "gpu_type": "which requests for a type fit",
     "port": "the API",
+    "unix_socket": "the API, and whose jobs run as whom",
     "listen": "the API",
     "policy": "the policy itself",
     "shadow": "a second policy, which only watches",
