@@ -273,6 +273,10 @@ def test_a_resize_keeps_what_the_job_has_saved_and_a_killed_server_adopts_it(mac
     )
     machine.wait(job, "RUNNING")
     uid = pwd.getpwnam(ANA).pw_uid
+    give_up = time.monotonic() + WITHIN_S
+    while "starts at 0" not in machine.log(job):  # before that it has no handler, and could not save
+        assert time.monotonic() < give_up, machine.log(job)
+        time.sleep(0.1)
     with machine.client() as client:
         nodes = 3 - client.job(job).gpus.now
     machine.as_user(ANA, lambda client: client.resize(job, nodes=nodes).id)
