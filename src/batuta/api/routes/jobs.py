@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
-from batuta.api.auth import User, Viewer
+from batuta.api.auth import Caller, User, Viewer
 from batuta.api.event_text import public_event, with_seq
 from batuta.api.forecast_cache import usual_wait_s
 from batuta.api.job_list import JobQuery, page_of_jobs
@@ -63,6 +63,14 @@ async def find_job(state: AppState, job: str) -> JsonObject:
     shown = view_job(await state.snapshot(), job, state.now_s())
     if shown is None:
         raise not_found(f"job {job}")
+    return shown
+
+
+async def find_readable_job(state: AppState, caller: Caller, job: str) -> JsonObject:
+    """Return the job whose output is asked for. Raises 403 where jobs run as their users, and it is another's."""
+    shown = await find_job(state, job)
+    if state.deps.tenants is not None and not caller.owns(shown["user"]):
+        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin read what it writes")
     return shown
 
 
@@ -214,7 +222,7 @@ async def get_progress(
     state: StateDep, caller: Viewer, job: JobIdPath, points: Annotated[int, Query(ge=1, le=5_000)] = 500
 ) -> Response:
     """What its script reported, thinned evenly."""
-    await find_job(state, job)
+    await find_readable_job(state, caller, job)
     found = await anyio.to_thread.run_sync(read_progress_curve, state.deps.files.progress_path(job), points)
     return json_response({"points": found})
 
@@ -229,7 +237,7 @@ async def get_gpu_use(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
 @router.get("/{job}/result", response_model=Result, responses=problems(404))
 async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """What it returned."""
-    await find_job(state, job)
+    await find_readable_job(state, caller, job)
     stored = await anyio.to_thread.run_sync(state.store.results.get, job)
     if stored is None:
         raise HttpProblem(404, f"job {job} has not given a result")
@@ -268,7 +276,8 @@ def thin(numbers: Sequence[int], points: int) -> list[int]:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         # A job may put anything in its place: opening a FIFO would block.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # A link could lead to a file that its user may not read, and the server may.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return
     try:
