@@ -142,5 +142,7 @@ class ServerDependencies:
     peers: PeerAuthenticator | None = None  # authenticates callers at the unix socket; None where there is none
     tenants: Tenants | None = None
     """Who jobs run as, where that is their own user: then logs and results are for that user, too. None elsewhere."""
+    only_submitter: str | None = None
+    """The one user whose jobs are taken, where all run as root and nothing says that others may; None: all users."""
     web_url: Callable[[], str] | None = None
     """The address for browsers, where callers may have come another way; None: the one that a request names."""

@@ -232,6 +232,7 @@ class Server(EngineHost):
             take_number=mark.take_number,
             prove=lambda nonce: server_proof(self.token, nonce, self.url),
             peers=None if self.tenants is None else PeerAuthenticator(account_name, frozenset((0, os.geteuid()))),
+            only_submitter=self.user if _gives_root(options) else None,
             web_url=lambda: self.url,
             tenants=self.tenants,
         )
@@ -457,6 +458,11 @@ def _open_tenants(options: UpOptions, state: StateDir) -> Tenants | None:
             fix=f"--socket PATH --job-files {area}, or another --home",
         )
     return None
+
+
+def _gives_root(options: UpOptions) -> bool:
+    """Whether every user's jobs would run as root, without a word that this is meant."""
+    return os.geteuid() == 0 and options.unix_socket is None and not options.jobs_run_as_me
 
 
 def _check_listen(options: UpOptions) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import stat
@@ -18,6 +17,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from batuta.backends.local.tenants import check_unexchangeable
 from batuta.spec.problem import InputError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def listen_unix(path: Path) -> socket.socket:
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        around = path.parent.stat()
-        if around.st_uid not in (0, os.geteuid()) or around.st_mode & 0o022:
+        check_unexchangeable(path, f"--socket {path}", "--socket /run/batuta/batuta.sock")
+        if path.parent.stat().st_mode & 0o022:  # sticky, so it passed: before it is made, any user could make another
             raise InputError.of(
                 f"--socket {path}: other users can write to {path.parent}, and could put a socket of theirs there",
                 fix="a folder of root's with mode 755, as in --socket /run/batuta/batuta.sock",

@@ -88,7 +88,10 @@ def up(
         option("With --socket: where jobs of other users have their files; default /var/lib/batuta/jobs.", "DIR"),
     ] = None,
     jobs_run_as_me: Annotated[
-        bool, flag("--jobs-run-as-me", "With --listen: every caller's jobs run as the user who starts this server.")
+        bool,
+        flag(
+            "--jobs-run-as-me", "With --listen, or as root: every caller's jobs run as the user who starts this server."
+        ),
     ] = False,
     policy: Annotated[
         str, option("Who decides; default: the last one, else rent.", names="--policy -p", complete="policies")

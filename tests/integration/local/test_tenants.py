@@ -26,6 +26,7 @@ TRAINER = """
     from batuta import sdk
     path = os.path.join(os.environ["BATUTA_CHECKPOINT_DIR"], "step")
     step = int(open(path).read()) if os.path.exists(path) else 0
+    sdk.checkpoint_requested()  # before it says that it starts: from here on a request is heard
     print("starts at", step, "as", os.getuid(), flush=True)
     while True:
         step += 1
@@ -34,7 +35,7 @@ TRAINER = """
             if os.environ["SKYPILOT_NODE_RANK"] == "0":
                 with open(path, "w") as file:
                     file.write(str(step))
-            sdk.checkpointed(path, step=step)
+                sdk.checkpointed(path, step=step)  # by the one who has saved: the first answer ends the run
         time.sleep(0.02)
 """
 
@@ -102,6 +103,11 @@ class Machine:
     def log(self, job: str) -> str:
         with self.client() as client:
             return "\n".join(client.logs(job))
+
+    def story(self, job: str) -> str:
+        """What became of a job, for a test that failed."""
+        with self.client() as client:
+            return "\n".join([*client.logs(job), str(client.job(job)), *(str(one) for one in client.job_events(job))])
 
     def told(self, user: str, run: str) -> str:
         """What a job of a user prints, to its end."""
@@ -187,7 +193,7 @@ def test_a_job_cannot_reach_what_is_of_the_server_or_of_another_user(machine: Ma
     while not (own / "checkpoints" / "x").exists():
         assert time.monotonic() < give_up
         time.sleep(0.05)
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _runs(path, victim)]
+    pids = pids_of(machine, victim)
     assert pids
     targets = [
         *(machine.state / name for name in ("token", "journal.db", "server.log", "mark")),
@@ -215,11 +221,17 @@ def test_a_job_cannot_reach_what_is_of_the_server_or_of_another_user(machine: Ma
     assert machine.as_user(BEN, lambda client: client.cancel(victim).id) == victim
 
 
-def _runs(process: Path, job: str) -> bool:
+def pids_of(machine: Machine, job: str) -> set[int]:
+    """The processes of a job. Other servers on this computer have jobs of the same name."""
+    own = f"BATUTA_CHECKPOINT_DIR={machine.area / job}/".encode()
+    return {int(path.name) for path in Path("/proc").glob("[0-9]*") if own in _environ(path)}
+
+
+def _environ(process: Path) -> bytes:
     try:
-        return f"BATUTA_RUN=b-{job}-".encode() in (process / "environ").read_bytes()
+        return (process / "environ").read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 def test_what_a_job_puts_into_its_folders_leads_the_server_nowhere(machine: Machine) -> None:
@@ -279,21 +291,22 @@ def test_a_resize_keeps_what_the_job_has_saved_and_a_killed_server_adopts_it(mac
         time.sleep(0.1)
     with machine.client() as client:
         nodes = 3 - client.job(job).gpus.now
-    machine.as_user(ANA, lambda client: client.resize(job, nodes=nodes).id)
+    assert machine.as_user(ANA, lambda client: client.resize(job, nodes=nodes).id) == job
     saved = machine.area / job / "checkpoints" / "step"
     give_up = time.monotonic() + WITHIN_S
     # Each rank of a job of two says that it starts at 0: only a start at what was saved is one after the resize.
     while not saved.exists() or f"starts at {saved.read_text()} as {uid}" not in machine.log(job):
-        assert time.monotonic() < give_up, machine.log(job)
+        assert time.monotonic() < give_up, machine.story(job)
         time.sleep(0.2)
     assert saved.stat().st_uid == uid
-    before = {path.name for path in Path("/proc").glob("[0-9]*") if _runs(path, job)}
+    before = pids_of(machine, job)
+    assert before
     assert machine.server is not None
     machine.server.kill()
     machine.start()
     with machine.client() as client:
         seen = client.job(job).progress
-        assert before == {path.name for path in Path("/proc").glob("[0-9]*") if _runs(path, job)}
+        assert before == pids_of(machine, job)
         while (now := client.job(job)).progress is None or now.progress == seen:
             assert time.monotonic() < give_up + WITHIN_S
             time.sleep(0.2)
@@ -318,6 +331,23 @@ def test_a_token_is_for_an_account_of_this_machine(machine: Machine) -> None:
     with Client(server=url, token="") as client, pytest.raises(ApiError) as refusal:
         client.jobs()
     assert refusal.value.status == 401
+
+
+def test_a_server_of_roots_without_a_socket_takes_jobs_of_root_alone(machine: Machine) -> None:
+    """Whoever got a token of such a server had root."""
+    alone = fork_server().start(machine.folder / "alone", jobs_run_as_me=False)
+    url = alone.wait_ready()
+    with alone.client() as client:
+        token = client.create_token(ANA, "admin").token
+        with (
+            Client(server=url, token=token) as other,
+            pytest.raises(ApiError, match="all jobs of this server") as refused,
+        ):
+            other.submit({"run": "id"})
+        assert refused.value.status == 403
+        job = client.submit({"run": "id -u"})
+        assert client.wait(job, timeout_s=WITHIN_S).state == "SUCCEEDED"
+    alone.end()
 
 
 def test_jobs_of_users_are_not_started_by_a_server_that_would_run_them_as_root(machine: Machine) -> None:

@@ -1,6 +1,7 @@
 """The port of agents and operators: probes, metrics, and what is not there."""
 
 import asyncio
+import os
 import stat
 import statistics
 import time
@@ -92,5 +93,13 @@ def test_a_socket_of_a_server_that_was_killed_is_replaced_and_nothing_else(tmp_p
 def test_a_socket_where_others_could_put_theirs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InputError, match=r"other users can exchange what is in .*open"):
+        listen_unix(tmp_path / "open" / "batuta.sock")
+    (tmp_path / "open").chmod(0o1777)
     with pytest.raises(InputError, match="other users can write"):
         listen_unix(tmp_path / "open" / "batuta.sock")
+    (tmp_path / "open" / "own").mkdir()  # closed itself, in a folder that is another user's
+    (tmp_path / "open").chmod(0o755)
+    os.chown(tmp_path / "open", 5, 5)
+    with pytest.raises(InputError, match=r"other users can exchange what is in .*open"):
+        listen_unix(tmp_path / "open" / "own" / "batuta.sock")

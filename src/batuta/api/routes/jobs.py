@@ -8,6 +8,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,7 @@ from batuta.api.views import (
     without_values,
 )
 from batuta.apitypes import resources as a
+from batuta.backends.local.files import open_regular
 from batuta.core.event import JobEnded
 from batuta.core.job import JobId
 from batuta.engine.suggest import Suggestion, suggest
@@ -223,7 +225,9 @@ async def get_progress(
 ) -> Response:
     """What its script reported, thinned evenly."""
     await find_readable_job(state, caller, job)
-    found = await anyio.to_thread.run_sync(read_progress_curve, state.deps.files.progress_path(job), points)
+    path = state.deps.files.progress_path(job)
+    is_tenants = state.deps.tenants is not None
+    found = await anyio.to_thread.run_sync(partial(read_progress_curve, path, points, is_tenants=is_tenants))
     return json_response({"points": found})
 
 
@@ -253,10 +257,17 @@ _BLOCK_BYTES = 8 << 10
 _WINDOW = 5  # reports over which speed is measured
 
 
-def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
-    """Return at most `points` reports, in the order of the file, with the first and the last one."""
+def read_progress_curve(path: Path, points: int, *, is_tenants: bool = False) -> list[dict[str, Any]]:
+    """Return at most `points` reports, in the order of the file, with the first and the last one.
+
+    `is_tenants`: the file has to belong to the user whose folder it is in. The server may read what that user may not.
+    """
+    try:
+        owner = os.stat(path.parent).st_uid if is_tenants else None
+    except OSError:
+        return []
     parts = (path.with_name(path.name + ".1"), path)
-    read = (parse_line(line) for part in parts for line in _lines(part))
+    read = (parse_line(line) for part in parts for line in _lines(part, owner))
     reports = [report for report in read if report is not None and not report.is_checkpoint]
     # All ranks do the same steps.
     lowest = min((report.rank or 0 for report in reports), default=0)
@@ -273,11 +284,9 @@ def thin(numbers: Sequence[int], points: int) -> list[int]:
     return [numbers[round(k * (count - 1) / (points - 1))] for k in range(points)]
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, owner: int | None) -> Iterator[bytes]:
     try:
-        # A job may put anything in its place: opening a FIFO would block.
-        # A link could lead to a file that its user may not read, and the server may.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        file = open_regular(path, owner)
     except OSError:
         return
     try:

@@ -167,6 +167,12 @@ def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
 def _rules_for(state: AppState, caller: Caller) -> tuple[PathRules, Callable[[], ContainerSupport] | None]:
     """Return what a caller's task may name. Raises HttpProblem where jobs run as their users, and it cannot."""
     deps = state.deps
+    if deps.only_submitter not in (None, caller.user):
+        raise HttpProblem(
+            403,
+            f"all jobs of this server run as {deps.only_submitter}, and {caller.user}'s would: start it with --socket, "
+            "so that each runs as its unix user, or with --jobs-run-as-me",
+        )
     if deps.tenants is None:
         return deps.paths, deps.images
     try:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import batuta.sdk
+from batuta.backends.local.account_limits import limits_of
 from batuta.spec.problem import InputError
 
 OPEN_MODE: Final = 0o711
@@ -61,8 +62,9 @@ class UnixAccount:
     shell: str
 
     def for_runner(self) -> dict[str, Any]:
-        """Who the runner shall make of itself, before it starts a command."""
-        return {"uid": self.uid, "gid": self.gid, "groups": list(self.groups)}
+        """Who the runner shall make of itself, before it starts a command. OSError when the limits cannot be read."""
+        limits = limits_of(self.name, self.uid, self.gid, self.groups)
+        return {"uid": self.uid, "gid": self.gid, "groups": list(self.groups), "limits": limits}
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """What a job has of the server's environment, with what is the user's own in place of what is root's."""
@@ -216,17 +218,25 @@ def named_area(state: Path) -> Path | None:
 
 def _check_way(area: Path) -> None:
     """Raise InputError unless every user gets to the folder, and no other user than root can exchange a part of it."""
+    check_unexchangeable(area, f"--job-files {area}", "--job-files /var/lib/batuta/jobs")
     for folder in area.resolve().parents:
-        found = folder.stat()
-        if not found.st_mode & stat.S_IXOTH:
+        if not folder.stat().st_mode & stat.S_IXOTH:
             raise InputError.of(
                 f"--job-files {area}: jobs of other users cannot get there, for {folder} is closed to them",
                 fix="a folder that all may pass, as in --job-files /var/lib/batuta/jobs",
             )
-        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+
+
+def check_unexchangeable(path: Path, option: str, good: str) -> None:
+    """Raise InputError when another user than root could put something else at a path, or at a folder on the way."""
+    for folder in path.resolve().parents:
+        found = folder.stat()
+        # In a sticky folder only its owner and that of an entry exchange the entry.
+        is_open = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if is_open or found.st_uid not in (0, os.geteuid()):
             raise InputError.of(
-                f"--job-files {area}: other users can exchange what is in {folder}",
-                fix="a folder in which only root can write, as in --job-files /var/lib/batuta/jobs",
+                f"{option}: other users can exchange what is in {folder}",
+                fix=f"a folder in which only root can write, as in {good}",
             )
 
 

@@ -16,9 +16,28 @@ if TYPE_CHECKING:
 
 def become(user: dict[str, Any]) -> None:
     """Makes this process the user's, for good. OSError when that is not possible; then nothing may be run."""
+    _take_limits(user.get("limits") or {})
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
+
+
+def _take_limits(limits: dict[str, list[int | None]]) -> None:
+    """Sets what the machine's administrator lets the user have. What Batuta has set before is not made looser."""
+    import resource
+
+    for name, (soft, hard) in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        soft_now, hard_now = resource.getrlimit(kind)
+        soft, hard = soft_now if soft is None else soft, hard_now if hard is None else hard
+        if name == "NPROC":
+            soft, hard = _least(soft, soft_now), _least(hard, hard_now)
+        resource.setrlimit(kind, (_least(soft, hard), hard))
+
+
+def _least(one: int, other: int) -> int:
+    """The smaller of two limits; -1 is none."""
+    return max(one, other) if -1 in (one, other) else min(one, other)
 
 
 def be_visible(keep: tuple[int, ...]) -> None:
