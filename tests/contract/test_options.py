@@ -163,6 +163,8 @@ UP_ELSEWHERE = {
     "virtual": "which nodes there are",
     "gpu_type": "which requests for a type fit",
     "port": "the API",
+    "unix_socket": "the API, and whose jobs run as whom",
+    "job_files": "where jobs of users have their files",
     "listen": "the API",
     "policy": "the policy itself",
     "shadow": "a second policy, which only watches",

@@ -129,7 +129,9 @@ def _serve(asked: dict[str, Any]) -> None:
     os.setsid()
     _redirect("/", os.devnull, asked["log"], asked["log"])
     options = asked["start"]
-    sys.exit(serve(UpOptions(**(options | {"home": Path(options["home"])}))))
+    # Tests make up users, and run as root on most machines: as with any other user, their jobs run as whoever it is.
+    usual = {} if "unix_socket" in options else {"jobs_run_as_me": True}
+    sys.exit(serve(UpOptions(**(usual | options | {"home": Path(options["home"])}))))
 
 
 def _run(asked: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Authentication and authorization: bearer tokens, and signed session cookies for browsers."""
+"""Authentication and authorization: bearer tokens, session cookies for browsers, and peers at a unix socket."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple, Protocol
 import anyio.to_thread
 from fastapi import Depends, Request
 
+from batuta.api.connection_guard import PEER_UID
 from batuta.api.responses import HttpProblem
 from batuta.core.job import Job
 from batuta.engine.ports import JournalUnavailable
@@ -32,6 +33,7 @@ _MAX_CODES = 1_000
 _KEY_SETTING = "session-key"
 _ENDED_SETTING = "ended-sessions"
 _MAX_ENDED = 1_000
+PEER_PREFIX = "unix:"  # before the user id, where a session or an audit names a token by its hash
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
 
 
@@ -98,6 +100,7 @@ class RequestAuthenticator:
 
     bearers: TokenAuthenticator
     sessions: Sessions
+    peers: PeerAuthenticator | None = None  # None where there is no unix socket
 
     async def caller(self, request: Request) -> Caller | None:
         """Return the caller; None without credentials. Raises HttpProblem when they are not valid."""
@@ -109,12 +112,38 @@ class RequestAuthenticator:
             found = await self.bearers.bearing(token.strip())
         elif cookie := request.cookies.get(self.sessions.cookie_name):
             check_same_origin(request)
-            found = await self.bearers.find(self.sessions.token_of(cookie) or "")
+            found = await self.of_session(cookie)
+        elif (uid := request.scope.get(PEER_UID)) is not None and self.peers is not None:
+            found = self.peers.caller(uid)
+            if found is None:
+                raise HttpProblem(403, f"user id {uid} has no account on this machine: jobs could not run as it")
         else:
             return None
         if found is None:
             raise HttpProblem(401, "this token or session is not valid (any more)", headers=_CHALLENGE)
         return found
+
+    async def of_session(self, cookie: str) -> Caller | None:
+        """Return the caller whose session a cookie is; None when that is over."""
+        name = self.sessions.token_of(cookie) or ""
+        if not name.startswith(PEER_PREFIX):
+            return await self.bearers.find(name)
+        return None if self.peers is None else self.peers.caller(int(name.removeprefix(PEER_PREFIX)))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAuthenticator:
+    """Knows callers at the unix socket by the user id that the kernel gives for the other end: they need no token."""
+
+    name_of: Callable[[int], str | None]  # the name of the account with a user id; None where there is none
+    admins: frozenset[int]
+
+    def caller(self, uid: int) -> Caller | None:
+        """Return the caller with this user id; None when it has no account."""
+        name = self.name_of(uid)
+        if name is None:
+            return None
+        return Caller(name, Role.ADMIN if uid in self.admins else Role.USER, f"{PEER_PREFIX}{uid}")
 
 
 def check_same_origin(request: Request) -> None:

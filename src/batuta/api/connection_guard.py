@@ -10,12 +10,15 @@ streams events or logs for hours has sent its request.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADERS_WITHIN_S: Final = 10.0
@@ -25,6 +28,9 @@ ACCEPTED_AT_ONCE: Final = 16
 _MOST: Final = 10_000
 _RESERVED: Final = 128
 _FEWEST: Final = 8
+PEER_UID: Final = "batuta.peer_uid"
+"""In the scope of a request that came over a unix socket: the user id of the process at its other end."""
+_PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid and gid, as unix(7) has them
 
 
 def most_connections(descriptors: int) -> int:
@@ -74,6 +80,9 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family == socket.AF_UNIX:
+            self.app = with_peer(self.app, peer_uid(connected))
         self._guard.opened(self)
         if not transport.is_closing():
             self._look()
@@ -118,3 +127,18 @@ class GuardedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Return who had made a connection over a unix socket when it was made: the kernel says so, not the peer."""
+    packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    return int(_PEER_CREDENTIALS.unpack(packed)[1])
+
+
+def with_peer(app: ASGIApp, uid: int) -> ASGIApp:
+    """Return the application with the peer's user id in the scope of each request."""
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, PEER_UID: uid}, receive, send)
+
+    return named

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from batuta.api.auth import TokenAuthenticator
+from batuta.api.auth import PeerAuthenticator, TokenAuthenticator
 from batuta.api.forecast_cache import ForecastFn
 from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.api.stream_limit import MAX_STREAMS
+from batuta.backends.local.tenants import Tenants
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
 from batuta.core.job import Job, JobId
@@ -138,3 +139,10 @@ class ServerDependencies:
     take_number: Callable[[int], int] = lambda number: number
     """Makes a job number durable before it is given out, and returns it or a larger one."""
     bearers: TokenAuthenticator | None = None  # authenticates tokens; None: the tokens of the store
+    peers: PeerAuthenticator | None = None  # authenticates callers at the unix socket; None where there is none
+    tenants: Tenants | None = None
+    """Who jobs run as, where that is their own user: then logs and results are for that user, too. None elsewhere."""
+    only_submitter: str | None = None
+    """The one user whose jobs are taken, where all run as root and nothing says that others may; None: all users."""
+    web_url: Callable[[], str] | None = None
+    """The address for browsers, where callers may have come another way; None: the one that a request names."""

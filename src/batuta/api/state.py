@@ -52,7 +52,7 @@ class AppState:
         self.snapshots = SnapshotCache(deps.service, deps.cycles, forecast_finishes)
         self.sessions = Sessions(deps.store.settings, deps.clock, deps.store.journal.id)
         self.stored_tokens = StoredTokenAuthenticator(deps.store.tokens, deps.clock)
-        self.authenticator = RequestAuthenticator(deps.bearers or self.stored_tokens, self.sessions)
+        self.authenticator = RequestAuthenticator(deps.bearers or self.stored_tokens, self.sessions, deps.peers)
         self.operations = Operations(deps.store, deps.clock, deps.experience, deps.user_priority, deps.take_number)
         self.stories = StoryCache(self.journal)
         self.tasks = TaskViewCache(deps.store.database)

@@ -17,7 +17,7 @@ from batuta.core.cluster import NodeName
 from batuta.core.job import Share
 from batuta.engine.fence import Fence
 from batuta.gpu.local_nodes import VirtualGpus
-from batuta.gpu.native_libraries import find_compiler, share_library
+from batuta.gpu.native_libraries import copy_for_all, find_compiler, share_library
 from batuta.gpu.share.cards import CardFolder
 from batuta.gpu.share.limits import LONGEST_NAME, DeviceLimit, ShareLimits, share_environment, write_limits
 from batuta.spec.problem import InputError
@@ -30,9 +30,15 @@ class LocalGpus:
     """The GPUs of all nodes, as the backend gives them to replicas."""
 
     def __init__(
-        self, home: Path, devices: Mapping[NodeName, Sequence[str | int]], virtual: VirtualGpus | None
+        self,
+        home: Path,
+        devices: Mapping[NodeName, Sequence[str | int]],
+        virtual: VirtualGpus | None,
+        *,
+        for_all: bool = False,
     ) -> None:
-        """`virtual` is None where the GPUs are real."""
+        """`virtual` is None where the GPUs are real. `for_all`: jobs of other users get to `home`, too."""
+        self._for_all = home if for_all else None
         self.virtual = virtual
         self.notes: list[str] = _known_at_once(virtual)  # what cannot be had, and why
         self._devices = devices
@@ -60,7 +66,10 @@ class LocalGpus:
             self.virtual.make_ahead()
 
     def _build_share_library(self) -> None:
-        self._share_library = share_library()
+        library = share_library()
+        self._share_library = (
+            library if self._for_all is None else copy_for_all(library.parent, self._for_all) / library.name
+        )
 
     def is_ready(self) -> bool:
         return self._ready.is_set()
@@ -84,11 +93,12 @@ class LocalGpus:
         """`env`, in which a replica gets no more than its share; as it was for one that has whole GPUs."""
         if self._share_library is None or replica.job.share is None:
             return env
+        own = replica.own or replica.folder
         path, limit = replica.folder / "gpu-limits", _limit(uuid, replica.job.share)
-        name, region = replica.run_id[-LONGEST_NAME:], replica.folder / "gpu-region"
+        name, region = replica.run_id[-LONGEST_NAME:], own / "gpu-region"
         limits = ShareLimits(name, region, (limit,), self._cards)
         write_limits(path, limits)
-        CardFolder(self._cards).grant(limits, owner=_owner_to_give(replica.folder))
+        CardFolder(self._cards).grant(limits, owner=_owner_to_give(own))
         return {**env, **share_environment(path, self._share_library, env)}
 
 

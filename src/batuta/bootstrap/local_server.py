@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from fastapi import FastAPI
 
 from batuta.api.app import ApiServer, create_app
+from batuta.api.auth import PeerAuthenticator
 from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY
 from batuta.apitypes.server_proof import server_proof
 from batuta.backends.local.addresses import node_address
@@ -31,10 +32,11 @@ from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
 from batuta.backends.local.limits import LimitOptions, machine_limits
 from batuta.backends.local.mounts import why_no_views
+from batuta.backends.local.tenants import Tenants, account_name, named_area, open_area
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.local_state import open_own_store
-from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
+from batuta.bootstrap.serving import call_at_signals, listen, listen_unix, raise_descriptor_limit
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 7077
 LOOPBACK = "127.0.0.1"
+JOB_FILES = Path("/var/lib/batuta/jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,9 @@ class UpOptions:
     memory_gib: float | None = None  # of each node; None: by its GPUs
     port: int | None = None  # None: the usual one, or any if that is taken; 0: any
     listen: str = LOOPBACK
+    unix_socket: Path | str | None = None
+    """Where all users of this machine reach it: then each job runs as its user's account. For root alone."""
+    job_files: Path | str = JOB_FILES  # with a unix socket: where the files of other users' jobs are
     jobs_run_as_me: bool = False  # whether callers from elsewhere may run programs as the user of the server
     policy: str = ""  # empty: the one that was chosen last
     shadow: str = ""  # a second policy, which only watches
@@ -159,6 +165,7 @@ class Server(EngineHost):
         self.keep_jobs = True  # whether jobs go on when the server ends. Only `batuta down` says no.
         self.ask_to_end: Callable[[], None] | None = None  # tells the HTTP server to end; returns at once
         self.url = ""
+        self.user = account_name(os.geteuid()) or getpass.getuser()  # not $LOGNAME: jobs run as this account
         self.token = ""  # the admin's, from the end of the start on
         profile_of = partial(local_profile, options=options)
         chosen = AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)
@@ -170,8 +177,11 @@ class Server(EngineHost):
             log.warning("snapshot unusable", why=sentence)
         now_s = max(time.time(), world.now_s)
         assembly.start(now_s, node_events(world, local.nodes, now_s))
-        virtual = VirtualGpus(state.path, local.nodes) if options.virtual else None
-        self.gpus = LocalGpus(state.path, local.devices, virtual)
+        self.tenants = _open_tenants(options, state)
+        for_all = self.tenants is not None
+        gpu_files = state.path if self.tenants is None else self.tenants.area
+        virtual = VirtualGpus(gpu_files, local.nodes, for_all=for_all) if options.virtual else None
+        self.gpus = LocalGpus(gpu_files, local.devices, virtual, for_all=for_all)
         containers = ContainerRuntimes(virtual=options.virtual)
         self.backend = backend = LocalBackend(
             state.path,
@@ -187,6 +197,7 @@ class Server(EngineHost):
             ranks=options.ranks,
             fence=fence,
             journal=store.journal.id,
+            tenants=self.tenants,
         )
         backend.resume(expected_jobs(world))
         self.gpus.prepare(self._replicas_can_start, fence)
@@ -220,8 +231,12 @@ class Server(EngineHost):
             hosts=() if options.listen == LOOPBACK else (options.listen,),
             take_number=mark.take_number,
             prove=lambda nonce: server_proof(self.token, nonce, self.url),
+            peers=None if self.tenants is None else PeerAuthenticator(account_name, frozenset((0, os.geteuid()))),
+            only_submitter=self.user if _gives_root(options) else None,
+            web_url=lambda: self.url,
+            tenants=self.tenants,
         )
-        self.token = _admin_token(state, store)
+        self.token = _admin_token(state, store, self.user)
         self.health.start()
         if self.usage is not None:
             self.usage.start()
@@ -325,11 +340,11 @@ class _BackendNotifier(Observer):
             self._backend.lost(event.node, event.gpu, {job for job, placement in pairs if placement is not None})
 
 
-def _admin_token(state: StateDir, store: SqliteStore) -> str:
+def _admin_token(state: StateDir, store: SqliteStore, user: str) -> str:
     """The token of who started the server, in a file that only they can read."""
     token = state.read_secret()
     if token is None or store.tokens.find(token) is None:
-        token = store.tokens.create(getpass.getuser(), Role.ADMIN, time.time())
+        token = store.tokens.create(user, Role.ADMIN, time.time())
         state.write_secret(token)
     return token
 
@@ -339,16 +354,22 @@ def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> 
 
     `ready` is called when requests would be answered.
     """
+    _check_socket(options)
     _check_listen(options)
     options = replace(options, open_files=raise_descriptor_limit())
     with built(options) as server:
         listener = _listen(options.listen, options.port)
+        listeners = [listener]
+        if options.unix_socket is not None:
+            listeners.append(listen_unix(Path(options.unix_socket).absolute()))
         server.url = f"http://{_host_in_url(options.listen)}:{listener.getsockname()[1]}"
         http = _HttpServer(create_app(server.parts), lambda: _now_ready(server, ready))
         server.ask_to_end = http.end
         server.service.on_death = lambda error: _engine_died(server, error)
         server.service.start()
-        http.run(sockets=[listener])
+        http.run(sockets=listeners)
+        if options.unix_socket is not None:
+            Path(options.unix_socket).unlink(missing_ok=True)
         server.log.info("ending", keep_jobs=server.keep_jobs)
         if server.service.failure is not None:
             return 1
@@ -410,8 +431,44 @@ def _engine_died(server: Server, error: BaseException) -> None:
         server.ask_to_end()
 
 
+def _check_socket(options: UpOptions) -> None:
+    """Raise InputError for a unix socket of a server that cannot start jobs as other users, or is told not to."""
+    if options.unix_socket is None:
+        return
+    if os.geteuid() != 0:
+        raise InputError.of(
+            "--socket is for all users of this machine, whose jobs only root can start as theirs",
+            fix="start the server as root, or leave --socket out: a server for one user needs none",
+        )
+    if options.jobs_run_as_me:
+        raise InputError.of(
+            "--socket and --jobs-run-as-me contradict each other: at the socket each user's jobs run as that user",
+            fix="leave one of them out",
+        )
+
+
+def _open_tenants(options: UpOptions, state: StateDir) -> Tenants | None:
+    """Return who jobs run as; None where all run as this user. Raises InputError where the last server knew others."""
+    if options.unix_socket is not None:
+        return open_area(state.path, Path(options.job_files))
+    if (area := named_area(state.path)) is not None:
+        raise InputError.of(
+            f"the jobs of {state.path} run as their users, with files in {area}: "
+            "without a socket they would be started as the server's user",
+            fix=f"--socket PATH --job-files {area}, or another --home",
+        )
+    return None
+
+
+def _gives_root(options: UpOptions) -> bool:
+    """Whether every user's jobs would run as root, without a word that this is meant."""
+    return os.geteuid() == 0 and options.unix_socket is None and not options.jobs_run_as_me
+
+
 def _check_listen(options: UpOptions) -> None:
     """Raise InputError for a server that others can reach, unless its user has said what that means."""
+    if options.unix_socket is not None:
+        return  # jobs run as the users of their tokens
     if options.jobs_run_as_me or _is_loopback(options.listen):
         return
     raise InputError.of(

@@ -9,12 +9,15 @@ import asyncio
 import logging
 import signal
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from batuta.backends.local.tenants import check_unexchangeable
 from batuta.spec.problem import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +46,37 @@ def listen(host: str, port: int, fix: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError.of(f"cannot listen at {host}:{port}: {error.strerror}", fix=fix) from error
+    listener.listen(1024)
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A unix socket that every user of this machine may connect to, or an InputError.
+
+    Only root and this user may be able to put another one in its place: clients trust what listens there.
+    """
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        check_unexchangeable(path, f"--socket {path}", "--socket /run/batuta/batuta.sock")
+        if path.parent.stat().st_mode & 0o022:  # sticky, so it passed: before it is made, any user could make another
+            raise InputError.of(
+                f"--socket {path}: other users can write to {path.parent}, and could put a socket of theirs there",
+                fix="a folder of root's with mode 755, as in --socket /run/batuta/batuta.sock",
+            )
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise InputError.of(f"--socket {path}: something else is there", fix="choose another path")
+            with socket.socket(socket.AF_UNIX) as trial, suppress(ConnectionRefusedError):
+                trial.connect(str(path))
+                raise InputError.of(f"--socket {path}: another server listens there", fix="choose another path")
+            path.unlink()  # of a server that was killed
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        path.chmod(0o666)
+    except OSError as error:
+        raise InputError.of(
+            f"cannot listen at {path}: {error.strerror or error}", fix="choose another --socket"
+        ) from error
     listener.listen(1024)
     return listener
 

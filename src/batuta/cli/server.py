@@ -75,8 +75,23 @@ def up(
         int | None, option("TCP port; default 7077 or a free one; 0: a free one.", min=0, max=65535)
     ] = None,
     listen: Annotated[str, option("Address to listen at.", "ADDR")] = "127.0.0.1",
+    socket: Annotated[
+        Path | None,
+        option(
+            "As root: a unix socket for all users of this machine; each job runs as the user who submits it. "
+            "Clients look at /run/batuta/batuta.sock.",
+            "PATH",
+        ),
+    ] = None,
+    job_files: Annotated[
+        Path | None,
+        option("With --socket: where jobs of other users have their files; default /var/lib/batuta/jobs.", "DIR"),
+    ] = None,
     jobs_run_as_me: Annotated[
-        bool, flag("--jobs-run-as-me", "With --listen: every caller's jobs run as the user who starts this server.")
+        bool,
+        flag(
+            "--jobs-run-as-me", "With --listen, or as root: every caller's jobs run as the user who starts this server."
+        ),
     ] = False,
     policy: Annotated[
         str, option("Who decides; default: the last one, else rent.", names="--policy -p", complete="policies")
@@ -157,13 +172,15 @@ def up(
     """Turn this machine into a cluster.
 
     Engine, journal, API and dashboard run in one process, until Ctrl-C or batuta down. It is a server for one
-    user: all jobs run as the user who starts it. Who asks from another machine needs --listen and a token.
+    user: all jobs run as the user who starts it. With --socket root starts a server for all users of the machine:
+    each job runs as the unix user who submits it. Who asks from another machine needs --listen and a token.
 
     Examples:
       batuta up -d
       batuta up --virtual --nodes 2 --gpus 4 --policy afs-l
       batuta up --virtual 2x8:H100
       batuta up --demo
+      sudo batuta up -d --home /var/lib/batuta/state --socket /run/batuta/batuta.sock
     """
     folder = find_home(home)
     virtual = virtual or demo
@@ -181,6 +198,8 @@ def up(
         for name in pass_env or ()
         if not _VARIABLE.fullmatch(name)
     ]
+    if job_files is not None and socket is None:
+        problems.append(Problem("--job-files is for a server with --socket", fix="add --socket"))
     idle_after_s = _parse_idle_after(idle_after, problems)
     if health_log is not None or health_rules is not None:
         from batuta.gpu.health.rules import read_health
@@ -233,6 +252,10 @@ def up(
         log_format=log_format,
         limits=LimitOptions(job_processes, job_memory, reserve_memory),
     )
+    if socket is not None:
+        options = replace(options, unix_socket=socket.absolute())
+    if job_files is not None:
+        options = replace(options, job_files=job_files.absolute())
     if gpu_type is not None:
         options = replace(options, gpu_type=gpu_type)
     raise typer.Exit(run_server(options, _print_ready, demo=demo, stay=stay))
@@ -288,6 +311,11 @@ def _print_ready(server: Server) -> None:
     home = show_path(server.state.path)
     typer.echo(f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True)
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
+    if server.options.unix_socket is not None:
+        said = f"for all users of this machine, at unix://{server.options.unix_socket}: each job runs as its user"
+    else:
+        said = f"for one user: all jobs run as {server.user}"
+    typer.echo(f"it is a server {said}", err=True)
     for note in server.gpus.notes:
         typer.echo(f"{NOTE_PREFIX}{note}", err=True)
 

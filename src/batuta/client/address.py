@@ -2,7 +2,9 @@
 
 `$BATUTA_SERVER` and `$BATUTA_TOKEN` name a server anywhere. Without them it is the one of the state directory
 (`$BATUTA_HOME`, by default ~/.batuta), which writes its address to `server.json` and its token to `token`.
-If `server.json` is lost, the lock of a server that runs says the same.
+If `server.json` is lost, the lock of a server that runs says the same. A user who has no server of their own asks
+the one of the whole machine, at its unix socket (`unix:///run/batuta/batuta.sock`): it needs no token, for the
+kernel tells it who asks.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from batuta.client.errors import ClientError, NoServerError
 SERVER_VARIABLE, TOKEN_VARIABLE, HOME_VARIABLE = "BATUTA_SERVER", "BATUTA_TOKEN", "BATUTA_HOME"
 SERVER_FILE, LOCK_FILE, TOKEN_FILE = "server.json", "lock", "token"
 DEFAULT_HOME = "~/.batuta"
+DEFAULT_SOCKET = Path("/run/batuta/batuta.sock")  # of a server for all users of this machine
+_UNIX = "unix://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,12 @@ class Address:
     home: Path | None = None  # its state directory, when it was found through that
     pid: int | None = None
     secret: str = field(default="", repr=False)  # what a server of that state directory knows, and no other does
+    socket: Path | None = None  # the unix socket at which it is asked; None: over TCP
 
     @property
     def name(self) -> str:
+        if self.socket is not None:
+            return f"{_UNIX}{self.socket}"
         return show_path(self.home) if self.home is not None else self.url
 
 
@@ -46,16 +53,26 @@ def find_address(
     server = server or (environ.get(SERVER_VARIABLE) if home is None else None)
     if server:
         given = token if token is not None else environ.get(TOKEN_VARIABLE, "")
+        if server.startswith(_UNIX):
+            return _at_socket(Path(server.removeprefix(_UNIX)), given)
         return Address(_checked_url(server), given)
     folder = find_home(home, environ)
     facts = read_server_file(folder)
     url = facts.get("url")
     if not isinstance(url, str) or not url:
+        if home is None and HOME_VARIABLE not in environ and DEFAULT_SOCKET.is_socket():
+            return _at_socket(DEFAULT_SOCKET, "" if token is None else token)
         raise no_server(folder)
     pid = facts.get("pid")
     secret = _read_token(folder)
     found = token if token is not None else secret
     return Address(_checked_url(url), found, folder, pid if isinstance(pid, int) else None, secret)
+
+
+def _at_socket(path: Path, token: str) -> Address:
+    if not path.is_absolute():
+        raise ClientError(f"{_UNIX}{path} is not the address of a socket: write it like {_UNIX}{DEFAULT_SOCKET}")
+    return Address("http://localhost", token, socket=path)
 
 
 def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Path:

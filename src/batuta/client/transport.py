@@ -146,10 +146,13 @@ class Transport:
     def _open(self, address: Address) -> httpx2.Client:
         parts = urlsplit(address.url)
         local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        over = self.over
+        if over is None and address.socket is not None:
+            over = httpx2.HTTPTransport(uds=str(address.socket))
         return httpx2.Client(
             base_url=address.url,
             timeout=self.timeout_s,
-            transport=self.over,
+            transport=over,
             # A proxy is for the world outside; certificates are only loaded where they are needed.
             trust_env=not local,
             verify=parts.scheme == "https",
@@ -168,7 +171,7 @@ class Transport:
         address = self.address
         if address is not None and address.home is not None:
             return no_server(address.home)
-        where = address.url if address is not None else "the server"
+        where = address.name if address is not None else "the server"
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         hint = f" (${SERVER_VARIABLE} says to ask there)" if SERVER_VARIABLE in os.environ else ""
         return NoServerError(f"{where} cannot be reached: {why}{hint}")

@@ -25,7 +25,7 @@ from batuta.engine.requests import RequestFn
 from batuta.engine.trials.measurement import Look
 from batuta.engine.usage_watch import LOOK_S, NodeUse, UsageWatch
 from batuta.gpu.devices import Device, NvmlUnavailable, find_devices
-from batuta.gpu.native_libraries import vgpu_environment, vgpu_libraries
+from batuta.gpu.native_libraries import copy_for_all, vgpu_environment, vgpu_libraries
 from batuta.gpu.owners import LocalOwners
 from batuta.gpu.profiler.sources import NvmlSource
 from batuta.gpu.vgpu.device_file import DEVICES, MODELS, Machine, Model, create_device_file, find_model
@@ -171,8 +171,10 @@ def _model_of(gpu_type: str) -> Model:
 class VirtualGpus:
     """The device files of virtual nodes. A file is made when it is first needed, or ahead of that."""
 
-    def __init__(self, home: Path, nodes: Sequence[Node]) -> None:
+    def __init__(self, home: Path, nodes: Sequence[Node], *, for_all: bool = False) -> None:
+        """`for_all`: jobs of other users use them, too, so `home` has to be a folder that they get to."""
         self._home = home
+        self._for_all = for_all
         self._nodes = {node.name: node for node in nodes}
         self._libraries: Path | None = None
         self._made: dict[NodeName, tuple[str, ...]] = {}  # by node: the UUIDs of its GPUs
@@ -184,6 +186,8 @@ class VirtualGpus:
         if most > DEVICES:
             raise InputError.of(f"programs can see {DEVICES} GPUs of a virtual node at most, it has {most}")
         self._libraries = vgpu_libraries()
+        if self._for_all:
+            self._libraries = copy_for_all(self._libraries, self._home)
 
     @property
     def has_libraries(self) -> bool:
@@ -226,9 +230,11 @@ class VirtualGpus:
         # Of two threads that make it at once, one would use a file that the other has replaced.
         with self._making:
             if not _is_as_wanted(path, node.gpus, model.name, memory_bytes):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                path.parent.mkdir(mode=0o755 if self._for_all else 0o700, exist_ok=True)
                 label = f"{os.path.realpath(self._home)}/{node.name}"
                 create_device_file(path, Machine(model, node.gpus, memory_bytes, label=label), overwrite=True)
+            if self._for_all:
+                path.chmod(0o666)  # programs keep in it what they use of a GPU
             self._made[node.name] = tuple(gpu.uuid for gpu in read_gpus(path))
 
 

@@ -61,6 +61,22 @@ def share_library() -> Path:
     return _share_folder() / SHARE_LIBRARY
 
 
+def copy_for_all(folder: Path, home: Path) -> Path:
+    """Return a copy of a folder of the cache below `home`: other users cannot read what is in root's cache."""
+    copied = home / "lib" / f"{folder.parent.name}-{folder.name}"
+    if not copied.is_dir():
+        draft = Path(tempfile.mkdtemp(prefix=".lib-", dir=home))
+        for path in folder.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, draft / path.name)
+                (draft / path.name).chmod(0o755)
+        draft.chmod(0o755)
+        copied.parent.mkdir(mode=0o755, exist_ok=True)
+        copied.parent.chmod(0o755)
+        draft.rename(copied)
+    return copied
+
+
 def share_probe() -> Path:
     """Return the program that tests whether limits hold, by every way there is to a driver's functions."""
     return _share_folder() / SHARE_PROBE

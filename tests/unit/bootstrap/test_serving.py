@@ -1,16 +1,19 @@
 """The port of agents and operators: probes, metrics, and what is not there."""
 
 import asyncio
+import os
+import stat
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from batuta.bootstrap.serving import ProbesApp, http_server, listen
+from batuta.bootstrap.serving import ProbesApp, http_server, listen, listen_unix
 from batuta.spec.problem import InputError
 
 
@@ -71,3 +74,32 @@ def test_a_port_that_is_taken_is_said():
         port = first.getsockname()[1]
         with pytest.raises(InputError, match=f"cannot listen at 127.0.0.1:{port}"):
             listen("127.0.0.1", port, "choose another --port")
+
+
+def test_a_socket_of_a_server_that_was_killed_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "batuta.sock"
+    with listen_unix(path) as first:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+        with pytest.raises(InputError, match="another server listens there"):
+            listen_unix(path)
+        first.close()
+    listen_unix(path).close()
+    path.unlink()
+    path.write_text("x")
+    with pytest.raises(InputError, match="something else is there"):
+        listen_unix(path)
+
+
+def test_a_socket_where_others_could_put_theirs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InputError, match=r"other users can exchange what is in .*open"):
+        listen_unix(tmp_path / "open" / "batuta.sock")
+    (tmp_path / "open").chmod(0o1777)
+    with pytest.raises(InputError, match="other users can write"):
+        listen_unix(tmp_path / "open" / "batuta.sock")
+    (tmp_path / "open" / "own").mkdir()  # closed itself, in a folder that is another user's
+    (tmp_path / "open").chmod(0o755)
+    os.chown(tmp_path / "open", 5, 5)
+    with pytest.raises(InputError, match=r"other users can exchange what is in .*open"):
+        listen_unix(tmp_path / "open" / "own" / "batuta.sock")

@@ -1,6 +1,7 @@
 """Which server is meant: arguments, then the environment, then the state directory."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,24 @@ def test_homes(tmp_path, monkeypatch):
     assert find_home("~/x", {}) == tmp_path / "x"
     assert show_path(tmp_path / "x") == "~/x"
     assert show_path(Path("/var/x")) == "/var/x"
+
+
+def test_a_unix_socket_is_named_as_a_server_and_needs_no_token(tmp_path: Path) -> None:
+    found = find_address(environ={"BATUTA_SERVER": "unix:///run/x.sock"})
+    assert (found.socket, found.token, found.name) == (Path("/run/x.sock"), "", "unix:///run/x.sock")
+    with pytest.raises(ClientError, match="not the address of a socket"):
+        find_address("unix://x.sock")
+
+
+def test_a_user_without_a_server_asks_that_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "batuta.sock"
+    monkeypatch.setattr("batuta.client.address.DEFAULT_SOCKET", path)
+    environ = {"HOME": str(tmp_path)}
+    monkeypatch.setattr("batuta.client.address.DEFAULT_HOME", str(tmp_path / "home"))
+    with pytest.raises(NoServerError):
+        find_address(environ=environ)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        assert find_address(environ=environ).socket == path
+        with pytest.raises(NoServerError):  # that one was meant
+            find_address(home=tmp_path / "home", environ=environ)

@@ -8,13 +8,14 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
-from batuta.api.auth import User, Viewer
+from batuta.api.auth import Caller, User, Viewer
 from batuta.api.event_text import public_event, with_seq
 from batuta.api.forecast_cache import usual_wait_s
 from batuta.api.job_list import JobQuery, page_of_jobs
@@ -46,6 +47,7 @@ from batuta.api.views import (
     without_values,
 )
 from batuta.apitypes import resources as a
+from batuta.backends.local.files import open_regular
 from batuta.core.event import JobEnded
 from batuta.core.job import JobId
 from batuta.engine.suggest import Suggestion, suggest
@@ -63,6 +65,14 @@ async def find_job(state: AppState, job: str) -> JsonObject:
     shown = view_job(await state.snapshot(), job, state.now_s())
     if shown is None:
         raise not_found(f"job {job}")
+    return shown
+
+
+async def find_readable_job(state: AppState, caller: Caller, job: str) -> JsonObject:
+    """Return the job whose output is asked for. Raises 403 where jobs run as their users, and it is another's."""
+    shown = await find_job(state, job)
+    if state.deps.tenants is not None and not caller.owns(shown["user"]):
+        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin read what it writes")
     return shown
 
 
@@ -214,8 +224,10 @@ async def get_progress(
     state: StateDep, caller: Viewer, job: JobIdPath, points: Annotated[int, Query(ge=1, le=5_000)] = 500
 ) -> Response:
     """What its script reported, thinned evenly."""
-    await find_job(state, job)
-    found = await anyio.to_thread.run_sync(read_progress_curve, state.deps.files.progress_path(job), points)
+    await find_readable_job(state, caller, job)
+    path = state.deps.files.progress_path(job)
+    is_tenants = state.deps.tenants is not None
+    found = await anyio.to_thread.run_sync(partial(read_progress_curve, path, points, is_tenants=is_tenants))
     return json_response({"points": found})
 
 
@@ -229,7 +241,7 @@ async def get_gpu_use(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
 @router.get("/{job}/result", response_model=Result, responses=problems(404))
 async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """What it returned."""
-    await find_job(state, job)
+    await find_readable_job(state, caller, job)
     stored = await anyio.to_thread.run_sync(state.store.results.get, job)
     if stored is None:
         raise HttpProblem(404, f"job {job} has not given a result")
@@ -245,10 +257,17 @@ _BLOCK_BYTES = 8 << 10
 _WINDOW = 5  # reports over which speed is measured
 
 
-def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
-    """Return at most `points` reports, in the order of the file, with the first and the last one."""
+def read_progress_curve(path: Path, points: int, *, is_tenants: bool = False) -> list[dict[str, Any]]:
+    """Return at most `points` reports, in the order of the file, with the first and the last one.
+
+    `is_tenants`: the file has to belong to the user whose folder it is in. The server may read what that user may not.
+    """
+    try:
+        owner = os.stat(path.parent).st_uid if is_tenants else None
+    except OSError:
+        return []
     parts = (path.with_name(path.name + ".1"), path)
-    read = (parse_line(line) for part in parts for line in _lines(part))
+    read = (parse_line(line) for part in parts for line in _lines(part, owner))
     reports = [report for report in read if report is not None and not report.is_checkpoint]
     # All ranks do the same steps.
     lowest = min((report.rank or 0 for report in reports), default=0)
@@ -265,10 +284,9 @@ def thin(numbers: Sequence[int], points: int) -> list[int]:
     return [numbers[round(k * (count - 1) / (points - 1))] for k in range(points)]
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, owner: int | None) -> Iterator[bytes]:
     try:
-        # A job may put anything in its place: opening a FIFO would block.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = open_regular(path, owner)
     except OSError:
         return
     try:

@@ -16,7 +16,7 @@ from batuta.api.auth import Viewer
 from batuta.api.models import LogSearch
 from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import JobIdPath, problems
-from batuta.api.routes.jobs import find_job
+from batuta.api.routes.jobs import find_readable_job
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import JsonObject
 from batuta.backends.local.logs import ReplicaLog, Span
@@ -52,7 +52,7 @@ async def get_logs(
     range_: Annotated[str, Header(alias="Range", max_length=100)] = "",
 ) -> Response:
     """The log of one replica. Offsets stay valid when it is rotated; what is no longer there is skipped."""
-    shown = await find_job(state, job)
+    shown = await find_readable_job(state, caller, job)
     known = await _check_rank(state, shown, rank)
     log = ReplicaLog(state.deps.files.log_path(job, rank))
     span = await anyio.to_thread.run_sync(log.span)
@@ -85,7 +85,7 @@ async def search_logs(
     limit: Annotated[int, Query(ge=1, le=5_000, description="only the last lines that match")] = 500,
 ) -> Response:
     """The lines of one replica's log in which a text stands, in capital letters or small ones."""
-    await _check_rank(state, await find_job(state, job), rank)
+    await _check_rank(state, await find_readable_job(state, caller, job), rank)
     log = ReplicaLog(state.deps.files.log_path(job, rank))
     return json_response(await anyio.to_thread.run_sync(_search, log, text, limit, limiter=state.slow_questions))
 

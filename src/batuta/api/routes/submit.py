@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +21,10 @@ from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import view_dry_run, view_job
+from batuta.backends.local.replica_plan import NO_IMAGES
+from batuta.backends.local.tenants import WrongAccount
 from batuta.spec.problem import InputError, Problem
-from batuta.spec.skypilot_keys import endpoints
+from batuta.spec.skypilot_keys import ContainerSupport, endpoints
 from batuta.spec.task import Task, parse_task
 from batuta.spec.task_env import Overrides
 from batuta.spec.task_job import DEFAULT_QUEUE
@@ -136,13 +138,13 @@ def _read(state: AppState, caller: Caller, body: bytes, kind: str) -> tuple[Task
 
 
 def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
-    rules = state.deps.paths
+    rules, images = _rules_for(state, caller)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise HttpProblem(400, f"the body is not UTF-8, from byte {error.start} on") from None
     if kind in _YAML:
-        return parse_task(text, paths=rules, images=state.deps.images)
+        return parse_task(text, paths=rules, images=images)
     try:
         asked = Submit.model_validate_json(body)
     except ValidationError as error:
@@ -158,8 +160,29 @@ def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
         check_named_queue(overrides.queue, world.quota)
     if asked.like is not None:
         stored = _task_of(state, caller, asked.like)
-        return task_with_overrides(stored, overrides, rules, f"job {asked.like}", state.deps.images)
-    return parse_task(text_of(asked), asked.file, overrides, rules, images=state.deps.images)
+        return task_with_overrides(stored, overrides, rules, f"job {asked.like}", images)
+    return parse_task(text_of(asked), asked.file, overrides, rules, images=images)
+
+
+def _rules_for(state: AppState, caller: Caller) -> tuple[PathRules, Callable[[], ContainerSupport] | None]:
+    """Return what a caller's task may name. Raises HttpProblem where jobs run as their users, and it cannot."""
+    deps = state.deps
+    if deps.only_submitter not in (None, caller.user):
+        raise HttpProblem(
+            403,
+            f"all jobs of this server run as {deps.only_submitter}, and {caller.user}'s would: start it with --socket, "
+            "so that each runs as its unix user, or with --jobs-run-as-me",
+        )
+    if deps.tenants is None:
+        return deps.paths, deps.images
+    try:
+        account = deps.tenants.account(caller.user)
+    except WrongAccount as problem:
+        raise HttpProblem(403, str(problem)) from None
+    if account is None:
+        return deps.paths, deps.images
+    # Not looked at by the server, which may read everything: the job itself finds out, as its user.
+    return replace(deps.paths, home=Path(account.home), probe=None), lambda: ContainerSupport(NO_IMAGES)
 
 
 def text_of(asked: Submit) -> str:

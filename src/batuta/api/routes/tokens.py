@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from batuta.api.auth import COOKIE_PATH, SESSION_S, Admin, Viewer
+from batuta.api.connection_guard import PEER_UID
 from batuta.api.models import ServerProof, Session, SessionLink, TokenList, TokenMade
 from batuta.api.request_models import TokenPost
 from batuta.api.responses import HttpProblem, json_response, not_found
@@ -90,7 +91,10 @@ _LINK_EXPIRED_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</titl
 async def make_session_link(request: Request, state: StateDep, caller: Viewer) -> Response:
     """A link that logs a browser in as the asker, once, within a minute."""
     code = state.sessions.new_code(caller.token_hash)
-    return json_response({"url": f"{request.url.scheme}://{request.headers['host']}{login_path(code)}"})
+    at = f"{request.url.scheme}://{request.headers['host']}"
+    if PEER_UID in request.scope and state.deps.web_url is not None:
+        at = state.deps.web_url()  # no browser comes through a unix socket
+    return json_response({"url": f"{at}{login_path(code)}"})
 
 
 def login_path(code: str) -> str:
@@ -128,7 +132,7 @@ async def log_in(request: Request, state: StateDep, code: Annotated[str, Query(m
     cookie = state.sessions.use_code(code)
     if cookie is None:
         return HTMLResponse(_LINK_EXPIRED_PAGE, 403)
-    caller = await state.authenticator.bearers.find(state.sessions.token_of(cookie) or "")
+    caller = await state.authenticator.of_session(cookie)
     if caller is not None:
         with suppress(JournalUnavailable, EngineStopped, TimeoutError):  # to look is still possible
             await state.record_action(caller, "session.begin")

@@ -7,6 +7,7 @@ towards its placement (job_run.py). Everything that must outlive the server is o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.context import GpuOccupancy, JobContext, Timing, gpus_of
 from batuta.backends.local.files import DirectoryPool, TrashCollector
 from batuta.backends.local.job_environment import inherited_env, sdk_folder
-from batuta.backends.local.job_files import JobFiles, jobs_with_runs
+from batuta.backends.local.job_files import JobFiles, folder_name, jobs_with_runs
 from batuta.backends.local.job_manager import ExpectedJob, JobManager, clear_runs, recover
 from batuta.backends.local.job_run import JobRun, server_fault
 from batuta.backends.local.limits import LocalLimits
@@ -30,6 +31,7 @@ from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
 from batuta.backends.local.supervisor.process_tree import CannotTell
+from batuta.backends.local.tenants import Tenants, WrongAccount
 from batuta.backends.local.watch import RunnerEvent, Watch
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import power_curve
@@ -73,6 +75,7 @@ class LocalBackend:
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
         fence: Fence | None = None,
         journal: str = "",
+        tenants: Tenants | None = None,
     ) -> None:
         """Files lie below `root`. `tasks` says what a job runs, and its job; it may raise KeyError or InputError.
 
@@ -83,11 +86,13 @@ class LocalBackend:
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
         a job up. `fence` is around what jobs can do without: the measuring of their speed, say. `journal` is
-        the id of the journal that knows the jobs, for their folders.
+        the id of the journal that knows the jobs, for their folders. `tenants` says as whom jobs run; without it all
+        run as the user of this process.
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tasks = tasks
+        self._tenants = tenants
         self._clock = SteadyClock(time.time, since_s)
         self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
         self._events = EventBuffer()
@@ -99,7 +104,7 @@ class LocalBackend:
         doorbell = self.root / "doorbell"
         fence = fence or Fence()
         self._watch = Watch(self._inbox.put, doorbell, fence=fence)
-        self._trash = TrashCollector(self.root, fence)
+        self._trash = TrashCollector(self.root, fence, None if tenants is None else tenants.area)
         occupancy = GpuOccupancy()
         gpu_injector = gpu_injector or HostGpus()
         self._jobs = JobManager(occupancy, timing, gpu_injector.is_ready, fence)
@@ -112,6 +117,7 @@ class LocalBackend:
             gpu_injector,
             containers or ContainerRuntimes(),
             limits,
+            tenants,
         )
         self.context = JobContext(
             machine,
@@ -130,7 +136,7 @@ class LocalBackend:
         """Takes up what a former server left, once, before anything else. What it finds is said as events."""
         sweep_mount_points()
         try:
-            found = list(jobs_with_runs(self.root))
+            found = [(job, self._files(job)) for job, _ in jobs_with_runs(self.root)]
         except CannotTell as problem:
             raise OSError(f"the folders of jobs cannot be read: {problem}") from problem
         for job, files in found:
@@ -140,7 +146,7 @@ class LocalBackend:
             self._attempt(job, partial(self._recover, job, expected))
 
     def _recover(self, job: JobId, expected: ExpectedJob) -> None:
-        files, (placement, phase), now_s = JobFiles(self.root, job), expected, self._clock()
+        files, (placement, phase), now_s = self._files(job), expected, self._clock()
         if placement is None and phase is not Phase.STOPPING and not files.run_numbers():
             return  # nothing is wanted of it, and nothing of it runs
         job_run = self._job_run(job, now_s)
@@ -246,7 +252,7 @@ class LocalBackend:
         return JobFiles(self.root, job).log(rank)
 
     def progress_path(self, job: JobId) -> Path:
-        return JobFiles(self.root, job).progress
+        return self._files(job).progress
 
     def ranks(self, job: JobId) -> list[int]:
         """The ranks that have ever logged something."""
@@ -260,7 +266,7 @@ class LocalBackend:
         """Removes all files of a job that is over, its logs and checkpoints too."""
         if job in self._jobs.runs:
             raise ValueError(f"job {job} is not over")
-        JobFiles(self.root, job).remove()
+        self._files(job).remove()
         self._trash.call()
 
     def _wait(self, until_s: float) -> bool:
@@ -314,8 +320,21 @@ class LocalBackend:
                 return None
             # The World's job may have a curve that was measured, and the meter would learn from itself.
             known = replace(known, curve=power_curve(min(known.max, LONGEST_CURVE), PRIOR_EXPONENT))
-            job_run = self._jobs.runs[job] = JobRun(self.context, JobFiles(self.root, job), task, known)
+            job_run = self._jobs.runs[job] = JobRun(self.context, self._files(job, known.user), task, known)
         return job_run
+
+    def _files(self, job: JobId, user: str | None = None) -> JobFiles:
+        """The files of a job that has begun, or of one that is to begin as this user."""
+        tenants, name = self._tenants, folder_name(job)
+        if tenants is None:
+            return JobFiles(self.root, job)
+        found = tenants.find(name)
+        # What began as the server's own user before there were others is not begun again as another.
+        if found is None and user is not None and not JobFiles(self.root, job).folder.exists():
+            with contextlib.suppress(WrongAccount):  # said when it is started
+                account = tenants.account(user)
+                found = None if account is None else tenants.folder(name, account)
+        return JobFiles(self.root, job, found)
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
         self._jobs.owners[replica.run_id] = (job, rank)

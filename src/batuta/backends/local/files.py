@@ -34,9 +34,12 @@ Place: TypeAlias = Path | str
 _LARGEST_BYTES = 16 * 2**20
 
 
-def read_small(path: Place, most_bytes: int = _LARGEST_BYTES) -> bytes:
-    """What is in a regular file. OSError when there is none, or one that is too large to be what it should be."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+def read_small(path: Place, most_bytes: int = _LARGEST_BYTES, owner: int | None = None) -> bytes:
+    """What is in a regular file. OSError when there is none, or one that is too large to be what it should be.
+
+    With an `owner` it has to belong to that user, and not be a link.
+    """
+    file = open_regular(path, owner)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
@@ -44,6 +47,18 @@ def read_small(path: Place, most_bytes: int = _LARGEST_BYTES) -> bytes:
         return os.read(file, found.st_size)
     finally:
         os.close(file)
+
+
+def open_regular(path: Place, owner: int | None = None) -> int:
+    """Opens a file of a job without waiting. With an `owner` OSError unless it is that user's, and no link."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    file = os.open(path, flags | (0 if owner is None else os.O_NOFOLLOW))
+    if owner is not None:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != owner:
+            os.close(file)
+            raise OSError(errno.ELOOP, f"no regular file of user id {owner}", str(path))
+    return file
 
 
 def write_small(path: Place, data: bytes) -> None:
@@ -122,8 +137,9 @@ def _rename(folder: Path, place: Path) -> None:
 class TrashCollector:
     """Tidies up below a root in a thread of its own: does what it is told, then empties the trash."""
 
-    def __init__(self, root: Path, fence: Fence) -> None:
-        self._place = root / "trash"
+    def __init__(self, root: Path, fence: Fence, area: Path | None = None) -> None:
+        """`area` has a trash of its own: it may lie on another disk."""
+        self._places = [folder / "trash" for folder in (root, area) if folder is not None]
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.call()  # for what a former server has left
         self._fence = fence
@@ -142,9 +158,10 @@ class TrashCollector:
         is_last = False
         while not is_last:
             is_last = self._do_all()
-            with contextlib.suppress(OSError):
-                for name in os.listdir(self._place):
-                    shutil.rmtree(self._place / name, ignore_errors=True)
+            for place in self._places:
+                with contextlib.suppress(OSError):
+                    for name in os.listdir(place):
+                        shutil.rmtree(place / name, ignore_errors=True)
 
     def _do_all(self) -> bool:
         """Waits for tasks and does all that are there; whether the last one is among them."""

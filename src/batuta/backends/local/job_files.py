@@ -13,6 +13,9 @@ jobs/<id>/
   result.json         the job's return value
   setup-markers/      the ranks that did their setup, for a task that has one
   work/               the working directory of a task that names none
+
+Of a job that runs as another user than the server, what it reads and writes itself lies elsewhere (tenants.py):
+checkpoints, progress, the working directory, and for each run the folder by which it talks to its server.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from batuta.backends.local.files import (
     write_json,
     write_small,
 )
+from batuta.backends.local.tenants import TenantFolder
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
 from batuta.prediction import Run
@@ -57,15 +61,18 @@ def folder_name(job: JobId) -> str:
 class JobFiles:
     """The files of one job."""
 
-    def __init__(self, root: Path, job: JobId) -> None:
+    def __init__(self, root: Path, job: JobId, tenant: TenantFolder | None = None) -> None:
+        """`tenant` is where the rest of it lies, if it runs as another user than the server."""
         self._root = root.absolute()
+        self.tenant = tenant
         self.folder = folder = self._root / f"jobs/{folder_name(job)}"
         self.history = folder / "job.json"
         self.runs = folder / "runs"
-        self.checkpoints = folder / "checkpoints"
-        self.progress = folder / "progress.jsonl"
+        within = folder if tenant is None else tenant.path
+        self.checkpoints = within / "checkpoints"
+        self.progress = (within if tenant is None else within / "reports") / "progress.jsonl"
         self.result = folder / "result.json"
-        self.work = folder / "work"
+        self.work = within / "work"
         self._logs = folder / "logs"
         self._setup_markers = folder / "setup-markers"
 
@@ -77,7 +84,20 @@ class JobFiles:
 
     def control(self, number: int) -> Path:
         """$BATUTA_CONTROL, by which a run and its server talk: gone with the run."""
-        return self.run(number)
+        return self.run(number) if self.tenant is None else self.tenant.run(number) / "control"
+
+    def shown(self, number: int) -> Path:
+        """Where the server writes what a run is to read."""
+        return self.run(number) if self.tenant is None else self.tenant.run(number)
+
+    def scripts(self, number: int, rank: int) -> Path:
+        """The folder of a replica's scripts."""
+        return self.replica(number, rank) if self.tenant is None else self.tenant.scripts(number, rank)
+
+    @property
+    def owner(self) -> int | None:
+        """The user id that files of the job have to have, for the server to read them; None: any."""
+        return None if self.tenant is None else self.tenant.uid
 
     def log(self, rank: int) -> Path:
         return self._logs / f"rank-{rank}.log"
@@ -92,6 +112,8 @@ class JobFiles:
 
     def prepare(self, number: int, pool: DirectoryPool | None = None) -> None:
         """Makes the folder of a run. OSError when that is not possible."""
+        if self.tenant is not None:
+            self.tenant.prepare(number, is_first=not os.path.lexists(self.folder))
         if number == 0 and pool is not None and pool.take(self.folder):
             return
         run = str(self.run(number))
@@ -110,7 +132,8 @@ class JobFiles:
 
     def replica_folders(self, *, with_setup: bool) -> list[Path]:
         """The folders that replicas find; each makes those that are not there yet."""
-        return [self._logs, self.checkpoints, self.work, *([self._setup_markers] if with_setup else [])]
+        own = [self.checkpoints, self.work] if self.tenant is None else []  # those of another user are there
+        return [self._logs, *own, *([self._setup_markers] if with_setup else [])]
 
     def run_numbers(self) -> list[int]:
         """The runs that there are, ascending. CannotTell when that cannot be read now."""
@@ -133,7 +156,10 @@ class JobFiles:
         source = self.control(number) / "result.json"
         try:
             found = os.lstat(source)
-            if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_RESULT_BYTES:
+            if self.owner is not None:
+                # Copied: what is moved by its name could be another file by then.
+                write_small(self.result, read_small(source, LARGEST_RESULT_BYTES, self.owner))
+            elif stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_RESULT_BYTES:
                 os.replace(source, self.result)
         except OSError as problem:
             unless_gone(problem)
@@ -154,16 +180,22 @@ class JobFiles:
     def discard_run(self, number: int) -> None:
         """Forgets a run of which no process is left. A run is there as a whole or not at all."""
         move_to_trash(self._root, self.run(number))
+        if self.tenant is not None:
+            move_to_trash(self.tenant.area, self.tenant.run(number))
 
     def tidy(self) -> None:
         """Keeps of a job that is over what people want: logs, progress, result and checkpoints."""
         for folder in (self.runs, self._setup_markers):
             move_to_trash(self._root, folder)
+        if self.tenant is not None:
+            move_to_trash(self.tenant.area, self.tenant.path / "runs")
         with contextlib.suppress(OSError):
             self.work.rmdir()  # only when nothing is in it
 
     def remove(self) -> None:
         move_to_trash(self._root, self.folder)
+        if self.tenant is not None:
+            move_to_trash(self.tenant.area, self.tenant.path)
 
 
 def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:

@@ -24,7 +24,14 @@ from batuta.backends.local.job_files import JobFiles, RunRecord, write_first_rec
 from batuta.backends.local.logs import ReplicaLog
 from batuta.backends.local.mounts import CannotMount, link_mounts, why_no_views
 from batuta.backends.local.processes import RunningReplica
-from batuta.backends.local.replica_plan import Machine, plan_replicas, rank_count, workdir_of, write_hosts
+from batuta.backends.local.replica_plan import (
+    Machine,
+    account_for,
+    plan_replicas,
+    rank_count,
+    workdir_of,
+    write_hosts,
+)
 from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaSpec, ReplicaState
 from batuta.backends.local.supervisor import process_tree
 from batuta.backends.local.supervisor.process_tree import CannotTell
@@ -259,7 +266,8 @@ class LiveRun:
     def is_answered(self) -> bool:
         """Whether the checkpoint that was asked for is noted as made, by a script that does not report."""
         try:
-            text = read_small(self._files.control(self.record.number) / "checkpoint-done")
+            path = self._files.control(self.record.number) / "checkpoint-done"
+            text = read_small(path, owner=self._files.owner)
             return int(text[:32]) >= self.request
         except (OSError, ValueError):
             return False
@@ -368,6 +376,8 @@ class LiveRun:
             write_record(self._files, record)
 
     def _last_line(self, rank: int) -> str:
+        if self._files.owner is not None:
+            return ""  # all users of the server see how a job ended, and its log is for its own user
         try:
             lines = ReplicaLog(self._files.log(rank)).tail(5)
         except OSError:
@@ -400,8 +410,13 @@ def launch_run(
         if not context.machine.knows(placement):
             shown = ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
             raise CannotLaunch(f"this machine does not have {shown}")
+        account = account_for(context.machine, files, task, job)
         files.prepare(number, context.directory_pool)
         if task.file_mounts and not image_of(task.image_id) and why_no_views():
+            if account is not None:
+                raise CannotMount(
+                    "file_mounts: this machine gives jobs no private mounts, and links are for root alone"
+                )
             relative = [mount for mount in task.file_mounts if is_relative_target(mount.target)]
             link_mounts(relative, workdir_of(task, files))
         record = replace(record, port=context.ports.reserve(owner))
@@ -428,5 +443,5 @@ def can_resize_in_place(machine: Machine, job: Job, record: RunRecord, wanted: P
 
 def resize_in_place(files: JobFiles, record: RunRecord, wanted: Placement) -> RunRecord:
     """Tells the run of its new hosts. OSError when that is not possible."""
-    write_hosts(files.control(record.number), wanted)
+    write_hosts(files.shown(record.number), wanted)
     return record.moved_to(wanted)

@@ -35,11 +35,13 @@ class CannotMount(Exception):
     """A mount cannot be had, and a second try would not help."""
 
 
-def view_of(task: Task, workdir: Path, home: str) -> list[BindMount]:
-    """What a replica sees beside what is there. CannotMount where it needs a view that cannot be had."""
+def view_of(task: Task, workdir: Path, home: str, *, is_root: bool) -> list[BindMount]:
+    """What a replica sees beside what is there. CannotMount where it needs a view that cannot be had.
+
+    `is_root`: its commands run as root.
+    """
     needed = [mount for mount in task.file_mounts if not is_relative_target(mount.target)]
     sky = task.mentions_sky_workdir
-    is_root = os.geteuid() == 0
     if not (task.file_mounts or sky or is_root) or sys.platform != "linux":
         return []
     if why := why_no_views():

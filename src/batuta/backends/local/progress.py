@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from batuta.backends.local.files import open_regular
 from batuta.backends.local.job_files import JobFiles
 from batuta.backends.local.replica_plan import workdir_of
 from batuta.core.cluster import NodeName, Placement
@@ -36,8 +37,10 @@ class ProgressTail:
     than that is left out.
     """
 
-    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES, owner: int | None = None) -> None:
+        """With an `owner` only a file of that user is read."""
         self._path = path
+        self._owner = owner
         self._most_bytes = most_bytes
         self._inode = self._offset = 0
         self._in_long_line = False
@@ -63,7 +66,7 @@ class ProgressTail:
     def _read(self, path: Path, *, at_end: bool) -> list[str]:
         try:
             # A job may put anything in its place: a FIFO would wait for a writer.
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = open_regular(path, self._owner)
         except OSError:
             return []
         try:
@@ -176,8 +179,9 @@ class ProgressFeed:
         self._job = job
         self.progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
         self.meter: SpeedMeter = self.progress.know(job).meter
-        self._tail = ProgressTail(files.progress)
-        self._voda = VodaSource(files, task)
+        self._tail = ProgressTail(files.progress, owner=files.owner)
+        # Voda's file may be anywhere: a server of root's would read it for a user who may not.
+        self._voda = VodaSource(files, task) if files.owner is None else None
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
@@ -215,7 +219,7 @@ class ProgressFeed:
             found += filter(None, map(parse_line, filter(None, lines)))
             if not lines:
                 break
-        return [*found, *self._voda.poll(now_s, at_end=at_end)]
+        return found if self._voda is None else [*found, *self._voda.poll(now_s, at_end=at_end)]
 
 
 def _timed(report: ProgressReport, now_s: float) -> TimedReport:

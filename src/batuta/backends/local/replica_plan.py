@@ -32,8 +32,9 @@ from batuta.backends.local.addresses import node_address
 from batuta.backends.local.containers import Container, ContainerRuntimes, container_env, in_container, mounts_of
 from batuta.backends.local.job_files import JobFiles, RunRecord
 from batuta.backends.local.limits import LocalLimits
-from batuta.backends.local.mounts import lock_folder, view_of
+from batuta.backends.local.mounts import CannotMount, lock_folder, view_of
 from batuta.backends.local.runner_protocol import ReplicaSpec
+from batuta.backends.local.tenants import Tenants, UnixAccount, WrongAccount
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobKind
 from batuta.spec.replica_env import ReplicaContext, build_run_env, setup_env_changes
@@ -49,7 +50,9 @@ class ReplicaGpus:
     node: NodeName
     gpus: tuple[int, ...]  # by their numbers on the node
     run_id: str
-    folder: Path  # of this run, of all its replicas; new at each start
+    folder: Path  # of this run, of all its replicas; new at each start: for what the replica reads
+    own: Path | None = None  # where the replica itself may write, if not there
+    account: UnixAccount | None = None  # that it runs as; None: as the server
 
 
 class GpuInjector(Protocol):
@@ -118,6 +121,7 @@ class Machine:
     gpu_injector: GpuInjector = field(default_factory=HostGpus)
     containers: ContainerRuntimes = field(default_factory=ContainerRuntimes)
     limits: LocalLimits | None = None  # None: replicas have none
+    tenants: Tenants | None = None  # who jobs run as; None: all as the user of the server
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -141,7 +145,8 @@ def plan_replicas(
     workers = record.placement.workers(job.gpus_per_replica)
     ips = tuple(node_address(machine.addresses[worker.node]) for worker in workers)
     led_by_one = job.kind in _LED_BY_ONE
-    more = write_hosts(files.control(record.number), record.placement) if led_by_one else {}
+    account = account_for(machine, files, task, job)
+    more = write_hosts(files.shown(record.number), record.placement, is_root=_is_root(account)) if led_by_one else {}
     specs = []
     for rank in range(record.ranks):
         place = ReplicaContext(
@@ -158,21 +163,51 @@ def plan_replicas(
         )
         in_image = bool(image_of(task.image_id))
         inherited = container_env(machine.inherited) if in_image else machine.inherited
+        sdk = machine.sdk
+        if account is not None and machine.tenants is not None:
+            inherited, sdk = account.environment(machine.inherited), machine.tenants.sdk
         env = build_run_env(task, place, inherited) | more
         if not in_image:  # an image may have a PYTHONPATH of its own, which this would hide
-            env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(machine.sdk))))
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(sdk))))
         if led_by_one:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(
                 str(machine.devices[span.node][gpu]) for span in record.placement.spans for gpu in span.gpus
             )
         replica = ReplicaGpus(
-            job, workers[rank].node, workers[rank].gpus, record.run_id(rank), files.control(record.number)
+            *(job, workers[rank].node, workers[rank].gpus, record.run_id(rank)),
+            *(files.shown(record.number), files.control(record.number), account),
         )
         # A CPU-only job has no GPU to be shown.
         if not in_image and not job.cpu_only:
             env = machine.gpu_injector.inject(replica, env)
         specs.append(_spec(machine, files, task, record, rank, replica, env, time_limit_s))
     return specs
+
+
+def account_for(machine: Machine, files: JobFiles, task: Task, job: Job) -> UnixAccount | None:
+    """Return the account that a job runs as; None: that of the server. CannotMount when it can never run so."""
+    if machine.tenants is None:
+        return None
+    try:
+        account = machine.tenants.account(job.user)
+    except WrongAccount as problem:
+        raise CannotMount(str(problem)) from problem
+    if account is None:
+        if files.tenant is not None:
+            raise CannotMount(f"it began as user id {files.tenant.uid}, which {job.user} is not any more")
+        return None
+    if files.tenant is None or files.tenant.uid != account.uid:
+        raise CannotMount(f"it did not begin as the unix user {account.name}: submit it again")
+    if image_of(task.image_id):
+        raise CannotMount(NO_IMAGES)
+    return account
+
+
+NO_IMAGES: Final = "a container would run as root: jobs of other users have none on a server of root's"
+
+
+def _is_root(account: UnixAccount | None) -> bool:
+    return account is None and os.geteuid() == 0
 
 
 def _spec(
@@ -185,7 +220,7 @@ def _spec(
     env: dict[str, str],
     time_limit_s: float | None,
 ) -> ReplicaSpec:
-    job = replica.job
+    job, account = replica.job, replica.account
     nodes = len(record.placement.workers(job.gpus_per_replica)) if job.kind in _LED_BY_ONE else 1
     setup = task.setup if task.setup.strip() else None
     spec = ReplicaSpec(
@@ -206,14 +241,18 @@ def _spec(
         checkpoint_request=files.control(record.number) / "checkpoint-request" if rank == 0 else None,
         doorbell=machine.doorbell,
         limits=None if machine.limits is None else machine.limits.of(task, replica.run_id, len(replica.gpus), nodes),
+        user=None if account is None else account.for_runner(),
+        scripts=None if account is None else files.scripts(record.number, rank),
     )
     if image_of(task.image_id):
         return _in_container(machine, files, task, record, rank, spec)
     if "BASH_ENV" not in env and _NEEDS_BASHRC.search(f"{task.setup}\n{task.run}"):
-        before = files.replica(record.number, rank) / _BASHRC
+        before = files.scripts(record.number, rank) / _BASHRC
         spec = replace(spec, env={**env, "BASH_ENV": str(before)}, files={_BASHRC: _READ_BASHRC})
-    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()))
-    return replace(spec, view=view, view_locks=lock_folder()) if view else spec
+    view = view_of(task, spec.cwd, env.get("HOME") or str(Path.home()), is_root=_is_root(account))
+    if not view:
+        return spec
+    return replace(spec, view=view, view_locks=lock_folder() if files.tenant is None else files.tenant.mount_points())
 
 
 def _in_container(
@@ -242,7 +281,7 @@ def _in_container(
     return in_container(spec, runtime, container, machine.containers.client_env)
 
 
-def write_hosts(control: Path, placement: Placement) -> dict[str, str]:
+def write_hosts(control: Path, placement: Placement, *, is_root: bool = False) -> dict[str, str]:
     """Writes the host lists of a job that starts its own workers; the variables that name them."""
     slots = placement.units  # one for each GPU, or for each replica of a CPU-only job
     open_mpi, mpich, script = control / "hostfile", control / "hostfile.mpich", control / "discover-hosts.sh"
@@ -264,6 +303,6 @@ def write_hosts(control: Path, placement: Placement) -> dict[str, str]:
         "HYDRA_HOST_FILE": str(mpich),
         "I_MPI_HYDRA_HOST_FILE": str(mpich),
     }
-    if os.geteuid() == 0:
+    if is_root:
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return env

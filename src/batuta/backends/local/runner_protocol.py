@@ -44,7 +44,8 @@ class ReplicaSpec:
     there, `view_locks` the folder in which the mount points of all views are noted. `limits` are what the replica may
     have at most (limits.py). `files` are written into the directory of the run, for its owner alone. `cleanup` removes
     the container of a run that has one: then `env` is the environment of the runtime's client, and what runs inside is
-    found by `BATUTA_RUN`, which it has from its own.
+    found by `BATUTA_RUN`, which it has from its own. `user` has `uid`, `gid` and `groups` of who the commands run as;
+    None: as the runner. `scripts` is where that user finds scripts and `files`; None: in the directory of the run.
     """
 
     run_id: str
@@ -68,6 +69,8 @@ class ReplicaSpec:
     view: Sequence[BindMount] = ()
     view_locks: Path | None = None
     limits: Mapping[str, Any] | None = None
+    user: Mapping[str, Any] | None = None
+    scripts: Path | None = None
 
     def __post_init__(self) -> None:
         if not _RUN_ID.fullmatch(self.run_id):
@@ -77,25 +80,27 @@ class ReplicaSpec:
                 raise ValueError("a command needs at least one word")
 
 
-_SPEC_FIELDS = [field.name for field in dataclasses.fields(ReplicaSpec) if field.name != "files"]
+_SPEC_FIELDS = [field.name for field in dataclasses.fields(ReplicaSpec) if field.name not in ("files", "scripts")]
 
 
 def write_spec(file: int, run_dir: Path, spec: ReplicaSpec) -> None:
     """Writes the spec into a file that is open and locked. Only the runner reads it."""
     scripts: dict[str, str] = dict(spec.files)
+    folder = spec.scripts or run_dir
 
     def arguments(name: str, command: Sequence[str] | str) -> list[str]:
         """How a command is started; one that is a script is written by the runner."""
         if not isinstance(command, str):
             return list(command)
         scripts[name] = command if command.endswith("\n") else command + "\n"
-        return [_shell(spec.env.get("PATH")), f"{_text(run_dir)}/{name}"]
+        return [_shell(spec.env.get("PATH")), f"{_text(folder)}/{name}"]
 
     content = {name: getattr(spec, name) for name in _SPEC_FIELDS} | {
         "setup": arguments("setup.sh", spec.setup) if spec.setup is not None else None,
         "setup_lock": spec.setup_lock or (spec.setup_marker and Path(f"{spec.setup_marker}.lock")),
         "run": arguments("run.sh", spec.run),
         "scripts": scripts,
+        "scripts_folder": folder,
         "view": [one._asdict() for one in spec.view],
     }
     # All in ASCII: what is no UTF-8 came out of os.environ as surrogates, and goes back as it was.

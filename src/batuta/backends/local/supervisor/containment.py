@@ -62,8 +62,12 @@ class Containment:
             return None
         return max(_LOOK_S, self._cost_s * _COST_FACTOR)
 
-    def enter(self) -> None:
-        """Puts this process, which is about to become a command of the replica, under the limits."""
+    def enter(self, uid: int | None = None) -> None:
+        """Puts this process, which is about to become a command of the replica, under the limits.
+
+        `uid` is the user that it will be; None: it stays who it is.
+        """
+        uid = os.geteuid() if uid is None else uid
         import resource
 
         if self._plan is not None:
@@ -74,11 +78,11 @@ class Containment:
         if (files := self._limits.get("open_files")) is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-        if self._plan is None and self._limits.get("processes") and os.geteuid() != 0:
+        if self._plan is None and self._limits.get("processes") and uid != 0:
             # The kernel counts all that the user has, and lets root have any number. With some to spare: it is the
             # watch that says what the replica ends for.
             own = int(self._limits["processes"])
-            most = _of_user() + own + max(_SPARE, own // 8)
+            most = _of_user(uid) + own + max(_SPARE, own // 8)
             _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
@@ -241,9 +245,9 @@ def _try_write(path: str, value: str) -> None:
         return
 
 
-def _of_user() -> int:
-    """How many processes and threads this user has."""
-    own, count = os.getuid(), 0
+def _of_user(own: int) -> int:
+    """How many processes and threads a user has."""
+    count = 0
     try:
         for entry in all_entries():
             try:

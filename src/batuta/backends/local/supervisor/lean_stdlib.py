@@ -19,10 +19,11 @@ else:
     except ImportError:
         import signal
 
-__all__ = ["PR_SET_CHILD_SUBREAPER", "PR_SET_NAME", "PR_SET_PDEATHSIG", "TYPE_CHECKING"]
+__all__ = ["PR_SET_CHILD_SUBREAPER", "PR_SET_DUMPABLE", "PR_SET_NAME", "PR_SET_PDEATHSIG", "TYPE_CHECKING"]
 __all__ += ["call", "dump", "parse", "prctl", "signal"]
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 

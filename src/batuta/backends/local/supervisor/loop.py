@@ -11,6 +11,7 @@ import os
 import select
 import time
 
+from batuta.backends.local.supervisor.acting import ActingAs, be_visible, become, load_all
 from batuta.backends.local.supervisor.containment import MEMORY_LIMIT, PROCESS_LIMIT, Containment
 from batuta.backends.local.supervisor.lean_stdlib import PR_SET_PDEATHSIG, TYPE_CHECKING, prctl, signal
 from batuta.backends.local.supervisor.output_log import Output
@@ -31,11 +32,12 @@ def start_command(
     output: int,
     view: MountNamespace | None = None,
     containment: Containment | None = None,
+    user: dict[str, Any] | None = None,
 ) -> int:
     """Runs a command without input, its output in a descriptor; returns the pid once the command really runs.
 
-    `view` is what it sees beside what is there, `containment` the limits that it gets. OSError says what is wrong with
-    the command, the directory or the view.
+    `view` is what it sees beside what is there, `containment` the limits that it gets, `user` who it runs as. OSError
+    says what is wrong with the command, the directory or the view.
     """
     reader, writer = os.pipe()  # a successful exec closes the writer, a failed one writes into it
     runner = os.getpid()
@@ -43,7 +45,13 @@ def start_command(
     if pid == 0:
         try:
             if containment is not None:
-                containment.enter()  # before all else: a view may change who we are
+                # Before all else: only the runner's user may enter a group, and a view may change who we are.
+                containment.enter(None if user is None else int(user["uid"]))
+            if user is not None:
+                # Before the view, too: mounts that root makes where a user says would fool programs that are setuid.
+                become(user)
+                if view is not None:
+                    be_visible(keep=(0, 1, 2, output, writer))
             _become(argv, env, cwd, output, runner, view)
         except OSError as problem:
             os.write(writer, f"{problem.errno or 0} {problem.filename or argv[0]}".encode()[:2048])
@@ -101,6 +109,7 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONB
 
 def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
     """Makes the folders that are not there yet, and writes the scripts; what was in the way."""
+    user, place = spec.get("user"), spec.get("scripts_folder") or run_dir
     try:
         for folder in spec.get("folders") or ():
             try:
@@ -109,7 +118,9 @@ def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
                 continue  # another replica was first, or another run
         for name, text in (spec.get("scripts") or {}).items():
             # There may be secrets in it.
-            with open(os.open(os.path.join(run_dir, name), _CREATE_FLAGS, 0o600), "wb", buffering=0) as file:
+            with open(os.open(os.path.join(place, name), _CREATE_FLAGS, 0o600), "wb", buffering=0) as file:
+                if user is not None:
+                    os.fchown(file.fileno(), user["uid"], user["gid"])
                 data = text.encode("utf-8", "surrogateescape")
                 while data:
                     data = data[file.write(data) :]
@@ -148,7 +159,11 @@ class Supervisor:
         self._containment = Containment(None)
         self._limits_at: float | None = None
         self._output = Output(spec["log"], int(spec["log_cap_bytes"]))
-        self._requests = CheckpointRequests(spec.get("checkpoint_request"))
+        self._user: dict[str, Any] | None = spec.get("user")
+        if self._user is not None:
+            os.fchown(self._output.writer, self._user["uid"], self._user["gid"])  # so that it may open /dev/stderr
+        with ActingAs(self._user):
+            self._requests = CheckpointRequests(spec.get("checkpoint_request"))
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(self._waker, False)
@@ -167,7 +182,8 @@ class Supervisor:
             if self._obstacle is not None:
                 raise self._obstacle
             if self._view is not None:
-                self._view.prepare()
+                with ActingAs(self._user):
+                    self._view.prepare()
             self._step(0.0)  # what the server asked before we could listen
             why = self._stopped_by or self._set_up() or self._run()
         except OSError as problem:
@@ -177,10 +193,12 @@ class Supervisor:
         self._sweep()
         self._containment.remove()
         if self._view is not None:
-            self._view.leave()
+            with ActingAs(self._user):
+                self._view.leave()
         self._output.take_rest()
         self._output.log.close()
-        self._requests.close()
+        with ActingAs(self._user):
+            self._requests.close()
         self._report.log_dropped_bytes = self._output.log.dropped_bytes
         self._report.ended(why)
         while not self._report.flush() and not self._report.is_moot():
@@ -253,7 +271,7 @@ class Supervisor:
                     env[name] = value
         self._status = None
         self._processes.main = start_command(
-            argv, env, self._spec["cwd"], self._output.writer, self._view, self._containment
+            argv, env, self._spec["cwd"], self._output.writer, self._view, self._containment, self._user
         )
         in_s = self._containment.look_in_s()
         self._limits_at = None if in_s is None else time.monotonic() + in_s
@@ -355,7 +373,8 @@ class Supervisor:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == signal.SIGUSR1:
-            self._report.checkpoint_request = self._requests.add()
+            with ActingAs(self._user):
+                self._report.checkpoint_request = self._requests.add()
             self._report.flush()
             self._processes.ask_for_checkpoint()
         elif self._stopped_by is None:
@@ -430,7 +449,11 @@ def _view(run_dir: str, spec: dict[str, Any]) -> MountNamespace | None:
         return None
     from batuta.backends.local.supervisor.mount_namespace import MountNamespace
 
-    return MountNamespace(spec["view"], spec["view_locks"], os.path.join(run_dir, "view"))
+    staging = os.path.join(run_dir, "view")
+    if spec.get("user"):
+        load_all()
+        staging = os.path.join(spec["view_locks"], f"{spec['run_id']}.view")  # the user does not get to our folder
+    return MountNamespace(spec["view"], spec["view_locks"], staging)
 
 
 def _touch(path: str) -> None:

@@ -133,6 +133,16 @@ class MountNamespace:
                 pass  # another replica uses it
             finally:
                 os.close(file)
+        self._remove_staging()
+
+    def _remove_staging(self) -> None:
+        """Removes the folders that were only mounted over inside of the view."""
+        try:
+            for name in os.listdir(self._staging):
+                os.rmdir(os.path.join(self._staging, name))
+            os.rmdir(self._staging)
+        except OSError:
+            return  # there are none
 
     def enter(self) -> None:
         """Gives this process the view. OSError says what could not be mounted."""

@@ -51,7 +51,8 @@ class StatusFile:
         return True
 
     def _make_spare(self) -> bool:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        # A job may put a FIFO in its place, which would wait for a reader.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self._spare = os.open(self._spare_path, flags, 0o600)
             if os.write(self._spare, b" " * _SIZE_BYTES) == _SIZE_BYTES:
@@ -185,7 +186,7 @@ class CheckpointRequests:
     def add(self) -> int:
         """Makes a new request; its number. It goes on from that of a former run, if they share the file."""
         try:
-            with open(self._path or "", encoding="utf-8") as file:
+            with open(os.open(self._path or "", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
                 number = int(file.read(32)) + 1
         except (OSError, ValueError):
             number = 1
