@@ -1,8 +1,9 @@
 """200 kill -9 of a real server with real jobs, on a machine that fails around it: what is lost, doubled or left over.
 
 Half of the server's lives are short of descriptors, in a third the disk of the state directory is full, in a fifth the
-wall clock jumps by up to a month. Bar: nothing lost, nothing doubled, no process left over. BATUTA_KILLS sets how
-often it is killed, BATUTA_SEED another course. Needs root, control groups of version 1, unshare and cc.
+wall clock jumps by up to a month. Bar: nothing lost, nothing doubled, no process left over; docs/benchmarks.md says
+what else counts as wrong. BATUTA_KILLS sets how often it is killed, BATUTA_SEED another course. Needs root, control
+groups of version 1, unshare and cc.
 """
 
 from __future__ import annotations

@@ -209,13 +209,7 @@ def read_notes(seen: Path, job: BusyJob) -> list[Note]:
 _NUMBERED = re.compile(r"L (\d+) (\d+)")
 
 
-def numbered_lines(text: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """The numbered lines of a log as (run, number), and all others."""
-    found, others = [], []
-    for line in text.splitlines():
-        match = _NUMBERED.fullmatch(line)
-        if match:
-            found.append((int(match[1]), int(match[2])))
-        else:
-            others.append(line)
-    return found, others
+def read_numbered(line: str) -> tuple[int, int] | None:
+    """The run and number of a numbered line of a log; None for any other."""
+    match = _NUMBERED.fullmatch(line)
+    return None if match is None else (int(match[1]), int(match[2]))

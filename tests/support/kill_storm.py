@@ -87,8 +87,10 @@ def _what_is_wrong(busy: BusyTime) -> Iterator[str]:
         yield f"the last server has ended with {busy.exit_code}"
     world, events = read_journal(busy.home)
     found = courses(busy.jobs, users.ids, users.cancelled, busy.told, events, busy.home, busy.seen)
+    full_s = () if busy.disk is None else busy.disk.full_s
     for course in found:
-        yield from (f"{course}: {sentence}" for sentence in what_is_wrong_with(course, after_faults=True))
+        sentences = what_is_wrong_with(course, after_faults=True, full_s=full_s)
+        yield from (f"{course}: {sentence}" for sentence in sentences)
     yield from what_is_wrong_in(world, events)
     yield from (f"still alive in the journal: {job}" for job in world.jobs.ids)
 

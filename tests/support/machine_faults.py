@@ -6,6 +6,7 @@ import os
 import resource
 import struct
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,12 @@ class SmallDisk:
 
     def __init__(self, folder: Path) -> None:
         self._ballast = folder / "ballast"
+        self._since_s: float | None = None
+        self.full_s: list[tuple[float, float]] = []
+        """From when to when it was full."""
 
     def fill(self) -> None:
+        self._since_s = time.time()
         with self._ballast.open("ab") as file:
             for size in (1 << 20, 1 << 16, 1 << 12, 1):
                 while _write(file.fileno(), size):
@@ -45,6 +50,9 @@ class SmallDisk:
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
+        if self._since_s is not None:
+            self.full_s.append((self._since_s, time.time()))
+            self._since_s = None
 
 
 class WallClock:

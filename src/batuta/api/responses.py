@@ -129,7 +129,7 @@ def _os(error: OSError) -> HttpProblem:
     """Say which resource of the machine has run out: that passes, and is no fault of the server."""
     if error.errno in _SHORTAGES:
         return HttpProblem(503, f"this machine has run short: {os.strerror(error.errno)}", headers=LATER)
-    return HttpProblem(500, _FAULT)
+    raise error  # an error like any other: it is logged
 
 
 def _http(error: HTTPException) -> HttpProblem:
