@@ -1,4 +1,5 @@
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -123,12 +124,13 @@ def test_what_follows_from_the_jobs_is_counted_again_and_not_stored():
     """An image of a version that did not count it opens as well, and says the same."""
     world = World()
     apply(world, NodeAdded(0.0, make_nodes(4)[0]))
-    for name, what in {
+    asked: dict[str, dict[str, Any]] = {
         "any": {},
         "fast": {"gpu_types": (("H100", 2.0),)},
         "fast too": {"gpu_types": (("H100", 2.0),)},
         "share": {"share": Share(compute_percent=50)},
-    }.items():
+    }
+    for name, what in asked.items():
         apply(world, JobSubmitted(0.0, make_job(name, 1, **what)))
     header, arrays = unpack_arrays(encode_world(world))
     assert not {"sharing", "type_lists"} & (header.keys() | header["counters"].keys() | arrays.keys())
