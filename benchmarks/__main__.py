@@ -45,6 +45,7 @@ ON_REQUEST = (
     "profiler_overhead",
     "telemetry_cost",
     "operator_retention",
+    "kill_storm",
 )
 """Run only by name: they take long, or look at one part more closely."""
 

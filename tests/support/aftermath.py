@@ -2,10 +2,14 @@
 records that the jobs kept themselves, the journal, and the files and processes of this machine.
 """
 
+import errno
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from batuta.apitypes.resources import Job
@@ -21,10 +25,16 @@ from batuta.engine.profile import profile_for
 from batuta.policies.registry import DEFAULT_POLICY
 from batuta.store.snapshots import encode_world
 from batuta.store.store import SqliteStore
-from tests.support.busy_jobs import BAD_SETUP, HOPELESS, TRAINER, BusyJob, Note, numbered_lines, read_notes
+from tests.support.busy_jobs import BAD_SETUP, HOPELESS, TRAINER, BusyJob, Note, read_notes, read_numbered
 from tests.support.invariants import check_invariants
 from tests.support.memory_journal import ReplayDiffersError, replay
 
+_SHORTAGES = tuple(map(os.strerror, (errno.ENOSPC, errno.EMFILE)))
+GAP = "bytes of output lost"
+_NOT_STARTED = re.compile(rf"\[batuta: cannot start: .*: ({'|'.join(_SHORTAGES)})\]")
+_LOGGED_WITHIN_S = 2.0
+"""So long at most a runner takes on a busy machine to write a line to the log."""
+Periods = Sequence[tuple[float, float]]
 _MOVES = (Preempt, Resize, Migrate)
 
 
@@ -92,13 +102,17 @@ def courses(
     ]
 
 
-def what_is_wrong_with(course: Course) -> Iterator[str]:
-    """Every way in which a job's course is not as it should be, as sentences."""
+def what_is_wrong_with(course: Course, *, after_faults: bool = False, full_s: Periods = ()) -> Iterator[str]:
+    """Every way in which a job's course is not as it should be, as sentences.
+
+    `after_faults`: the machine was short of something at times, so starts may have been tried again for that.
+    `full_s`: from when to when the disk was full.
+    """
     yield from _end(course)
     yield from _alone(course)
-    yield from _runs(course)
+    yield from _runs(course, after_faults=after_faults)
     if course.job.has_numbered_lines:
-        yield from _log(course)
+        yield from _log(course, full_s)
 
 
 def _end(course: Course) -> Iterator[str]:
@@ -128,11 +142,11 @@ def _alone(course: Course) -> Iterator[str]:
             yield f"rank {rank} of run {run} was begun {times} times"
 
 
-def _runs(course: Course) -> Iterator[str]:
+def _runs(course: Course, *, after_faults: bool) -> Iterator[str]:
     """It ran as often as the decisions and its own failures say, and failures were counted once each."""
     job, failed = course.job, course.count("end", "7")
     for one in course.interruptions:
-        if one.exit_code is None:
+        if one.exit_code is None and not (after_faults and any(text in one.detail for text in _SHORTAGES)):
             yield f"it was interrupted for no fault of its own: {one.detail}"
     # A server that is killed between two replicas' starts begins again; one replica is started or it is not.
     if job.nodes == 1 and not job.is_resizable and len(course.runs) > 1 + course.moves + failed:
@@ -148,36 +162,55 @@ def _runs(course: Course) -> Iterator[str]:
         yield "it ran after a setup that failed"
 
 
-def _log(course: Course) -> Iterator[str]:
-    """Every line is there once and in order, for each run of each rank; none is lost, none is torn."""
-    noted: dict[tuple[int, int], int] = {}
-    for note in course.notes:
-        if note.word == "line":
-            key = (note.run, note.rank)
-            noted[key] = max(noted.get(key, 0), int(note.rest[0]))
-    logged: dict[tuple[int, int], int] = {}
+def _log(course: Course, full_s: Periods) -> Iterator[str]:
+    """Each line that was printed is in the log once, in order of runs and numbers, and whole.
+
+    While the disk is full output is lost. Lines are missing between others only where the log says so, and any line
+    only if the disk was full when it was printed or just after.
+    """
+    logged: dict[tuple[int, int], list[int]] = {}
     for rank in course.files.ranks():
         log = ReplicaLog(course.files.log(rank))
         text = b"".join(piece.data for piece in log.pieces(0, log.span().end)).decode(errors="replace")
-        lines, others = numbered_lines(text)
-        if others:
-            yield f"the log of rank {rank} has other lines: {others[:3]}"
-        last_run = -1
-        for run, number in lines:
-            if run < last_run:
-                yield f"the log of rank {rank} has run {run} after run {last_run}"
-            last_run = run
-            if number != logged.get((run, rank), 0) + 1:
-                yield f"the log of rank {rank} has line {number} of run {run} at the wrong place"
-            logged[run, rank] = number
-    for (run, rank), number in noted.items():
-        found = logged.get((run, rank), 0)
-        if found < number:
-            yield f"rank {rank} of run {run} wrote {number} lines, {found} are in the log"
+        yield from (f"the log of rank {rank} has {what}" for what in _lines(text, rank, logged, full_s))
+    excused = set[tuple[int, int]]()
+    for note in course.notes:
+        key = (note.run, note.rank)
+        if note.word != "line" or int(note.rest[0]) in logged.get(key, ()):
+            continue
+        if any(begun_s <= note.time_s + _LOGGED_WITHIN_S and note.time_s <= over_s for begun_s, over_s in full_s):
+            excused.add(key)
+        else:
+            yield f"line {note.rest[0]} of run {note.run} of rank {note.rank} is not in the log ({note.time_s:.3f})"
     if course.told.state == "SUCCEEDED" and not course.job.is_resizable and course.runs:
         for rank in range(course.job.nodes):
-            if logged.get((course.runs[-1], rank), 0) != course.job.lines:
-                yield f"the log of rank {rank} ends with line {logged.get((course.runs[-1], rank), 0)}"
+            key = (course.runs[-1], rank)
+            last = (logged.get(key) or [0])[-1]
+            if key not in excused and last != course.job.lines:
+                yield f"the log of rank {rank} ends with line {last}"
+
+
+def _lines(text: str, rank: int, logged: dict[tuple[int, int], list[int]], full_s: Periods) -> Iterator[str]:
+    """Adds the numbered lines of a log to those that were found; what is wrong with it."""
+    last_run, has_gap = -1, False
+    for line, following in pairwise([*text.splitlines(), ""]):
+        numbered, may_be_torn = read_numbered(line), bool(full_s) and GAP in following
+        if numbered is None:
+            has_gap |= GAP in line
+            if not may_be_torn and not (full_s and (GAP in line or _NOT_STARTED.fullmatch(line))):
+                yield f"another line: {line}"
+            continue
+        run, number = numbered
+        found = logged.setdefault((run, rank), [])
+        expected = found[-1] + 1 if found else 1
+        if number != expected and may_be_torn:
+            continue
+        if run < last_run:
+            yield f"run {run} after run {last_run}"
+        if number < expected or (number > expected and not (full_s and has_gap)):
+            yield f"line {number} of run {run} where line {expected} should be"
+        found.append(number)
+        last_run, has_gap = run, False
 
 
 def overbooked_now(home: Path) -> list[str]:

@@ -19,6 +19,7 @@ nap() { read -rt "$1" -u "$nap" _ || :; }
 note() { echo "$EPOCHREALTIME $BATUTA_RESTART $BATUTA_REPLICA $*" >>"$SEEN/$NAME"; }
 say() { echo "L $BATUTA_RESTART $1" && note line "$1"; }
 count() { for ((i = 1; i <= $1; i++)); do say "$i"; nap "$2"; done; }
+keep() { until { echo "$2" >"$1.new" && mv "$1.new" "$1"; } 2>/dev/null; do nap 0.05; done; }  # the disk may be full
 finish() { note end "$1"; exit "$1"; }
 ip=$(sed -n "$((BATUTA_REPLICA + 1))p" <<<"$SKYPILOT_NODE_IPS")
 exec {own}>"$SEEN/$NAME.rank-$BATUTA_REPLICA"
@@ -33,7 +34,7 @@ _LINES = "count {lines} {pause}\nfinish 0"
 _FLAKY = """
 failures=$(cat "$BATUTA_CHECKPOINT_DIR/failures" 2>/dev/null || echo 0)
 count {lines} {pause}
-if [ "$failures" -lt {fails} ]; then echo $((failures + 1)) >"$BATUTA_CHECKPOINT_DIR/failures"; finish 7; fi
+if [ "$failures" -lt {fails} ]; then keep "$BATUTA_CHECKPOINT_DIR/failures" $((failures + 1)); finish 7; fi
 finish 0
 """
 _STUBBORN = "trap '' TERM\ncount 100000 0.1"
@@ -49,10 +50,10 @@ if [ "$BATUTA_REPLICA" = 0 ]; then
   for ((i = 1; n < {lines}; i++)); do
     nap {pause}
     n=$((n + 1))
-    echo $n >"$at.new" && mv "$at.new" "$at"
+    keep "$at" $n
     say $i
   done
-  touch "$at.done"
+  keep "$at.done" yes
 else
   for ((i = 1; ; i++)); do
     [ -e "$at.done" ] && break
@@ -170,8 +171,12 @@ KINDS: tuple[tuple[Maker, int], ...] = (
 )
 
 
-def draw_job(name: str, chance: random.Random) -> BusyJob:
-    (make,) = chance.choices([make for make, _ in KINDS], [weight for _, weight in KINDS])
+KINDS_FOR_FULL_DISKS = tuple((make, weight) for make, weight in KINDS if make is not _trainer)
+"""A trainer that cannot save its checkpoint has failed, and says so."""
+
+
+def draw_job(name: str, chance: random.Random, kinds: tuple[tuple[Maker, int], ...] = KINDS) -> BusyJob:
+    (make,) = chance.choices([make for make, _ in kinds], [weight for _, weight in kinds])
     return make(name, chance)
 
 
@@ -204,13 +209,7 @@ def read_notes(seen: Path, job: BusyJob) -> list[Note]:
 _NUMBERED = re.compile(r"L (\d+) (\d+)")
 
 
-def numbered_lines(text: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """The numbered lines of a log as (run, number), and all others."""
-    found, others = [], []
-    for line in text.splitlines():
-        match = _NUMBERED.fullmatch(line)
-        if match:
-            found.append((int(match[1]), int(match[2])))
-        else:
-            others.append(line)
-    return found, others
+def read_numbered(line: str) -> tuple[int, int] | None:
+    """The run and number of a numbered line of a log; None for any other."""
+    match = _NUMBERED.fullmatch(line)
+    return None if match is None else (int(match[1]), int(match[2]))

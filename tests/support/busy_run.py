@@ -5,13 +5,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from batuta.client.client import Client
 from batuta.client.errors import ApiError, ClientError, NoServerError
-from tests.support.busy_jobs import STUBBORN, BusyJob, draw_job
+from tests.support.busy_jobs import KINDS, KINDS_FOR_FULL_DISKS, STUBBORN, BusyJob, draw_job
+from tests.support.machine_faults import CLOCK, DESCRIPTORS, DISK
 
 POLICIES = ("elastic-fifo", "fifo", "elastic-tiresias", "tiresias", "afs-l", "srjf", "ffdl")
 NODES = ("node-0", "node-1")
@@ -41,17 +42,47 @@ class Life:
     when_ready: bool
     """Whether it lives until it is ready; otherwise it is killed while it starts."""
     after_s: float
+    faults: frozenset[str] = frozenset()
+    left: int = 0
+    """Descriptors that it may open beside those that it has."""
+    jump_s: int = 0
+    recovers: bool = False
+    """Whether the disk is free again in the last part of its life."""
 
     def __str__(self) -> str:
-        return f"{self.after_s * 1e3:.0f} ms after {'it was ready' if self.when_ready else 'its start'}"
+        when = f"{self.after_s * 1e3:.0f} ms after {'it was ready' if self.when_ready else 'its start'}"
+        return " with ".join((when, *sorted(self.faults)))
 
 
-def draw_lives(seed: int, count: int) -> list[Life]:
+_JUMPS_S = (1, 30, 3_600, 86_400, 30 * 86_400)
+_FAULTY_FOR_S = 0.4  # so much longer lives one with faults after it was ready: they have to be noticed
+
+
+def with_faults(seed: int, lives: list[Life]) -> list[Life]:
+    """The same lives, half of them short of descriptors, a third with a full disk, a fifth with a clock that jumps."""
+    chance, found = random.Random(seed + 1), list(lives)
+    for fault, every in ((DESCRIPTORS, 2), (DISK, 3), (CLOCK, 5)):
+        for number in chance.sample(range(len(found)), len(found) // every):
+            found[number] = replace(found[number], faults=found[number].faults | {fault})
+    ahead_s = 0
+    for number, life in enumerate(found):
+        jump_s = 0
+        if CLOCK in life.faults:
+            # Ahead, and back to where it should be; never to a time before the first start.
+            jump_s = -ahead_s if ahead_s and chance.random() < 0.5 else chance.choice(_JUMPS_S)
+            ahead_s += jump_s
+        after_s = life.after_s + (chance.uniform(0, _FAULTY_FOR_S) if life.faults and life.when_ready else 0)
+        more = {"left": chance.randrange(12), "jump_s": jump_s, "recovers": chance.random() < 0.5}
+        found[number] = replace(life, after_s=after_s, **more)  # type: ignore[arg-type]
+    return found
+
+
+def draw_lives(seed: int, count: int, *, full_disks: bool = False) -> list[Life]:
     """The same lives for the same seed."""
-    chance = random.Random(seed)
+    chance, kinds = random.Random(seed), KINDS_FOR_FULL_DISKS if full_disks else KINDS
     lives, jobs, due = [], list[BusyJob](), dict[int, list[Change]]()
     for number in range(count):
-        submits = tuple(draw_job(f"j{len(jobs) + k}", chance) for k in range(chance.choice((0, 1, 1, 2, 2, 3))))
+        submits = tuple(draw_job(f"j{len(jobs) + k}", chance, kinds) for k in range(chance.choice((0, 1, 1, 2, 2, 3))))
         jobs += submits
         changes = due.pop(number, [])
         for job in submits:
@@ -155,8 +186,8 @@ class Users:
             except ApiError as error:
                 if error.status in _ALL_IS_WELL_WITH:
                     return None
-                # 503: it shuts down, or cannot write; 401: another server has the old one's port by now.
-                if error.status not in (401, 503) or time.monotonic() > give_up:
+                # 503, 504, 507: it shuts down, or cannot write; 401: another server has the old one's port by now.
+                if error.status not in (401, 503, 504, 507) or time.monotonic() > give_up:
                     raise
             except ClientError as error:
                 lost = isinstance(error, NoServerError) or "lost the connection" in str(error)

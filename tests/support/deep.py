@@ -15,7 +15,7 @@ from batuta.core.plan import Decisions
 from batuta.core.world import World, WorldCaches
 
 UNORDERED = {
-    *((JobTable, "key_of"), (Decisions, "special")),
+    *((JobTable, "key_of"), (JobTable, "type_lists"), (Decisions, "special")),
     *((NodeTable, name) for name in ("by_key", "by_label", "by_size", "models")),
 }
 PASSING = {

@@ -137,6 +137,8 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.moving == phases[Phase.STARTING] + phases[Phase.RESIZING]
     assert jobs.broken == phases[Phase.BROKEN]
     assert jobs.picky == sum(job.share is not None or bool(job.gpu_types) for job in jobs.jobs)
+    assert jobs.sharing == sum(job.share is not None for job in jobs.jobs)
+    assert jobs.type_lists == Counter(job.gpu_types for job in jobs.jobs)
     assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica > 1 for job in jobs.jobs)
     assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
     with_gpus = [job for job in jobs.jobs if not job.cpu_only]
@@ -577,7 +579,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(world.quota, dict(world.flavors), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.caches.reach)),
-        *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside),
+        *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside, jobs.sharing, dict(jobs.type_lists)),
         *(jobs.held_back, dict(world.progress), world.policy),
         # As bytes, because NaN is not equal to itself.
         tuple((name, column.tobytes()) for name, column in jobs.stored_columns().items()),

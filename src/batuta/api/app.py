@@ -86,7 +86,7 @@ def create_app(deps: ServerDependencies) -> FastAPI:
     app.state.batuta = state
     # Each directly in the app: routes are matched once more for every level between.
     for router in _ROUTERS:
-        guards = () if router in _HARMLESS_ROUTERS else (Depends(_refuse_changes),)
+        guards = (Depends(_refuse_changes),) if deps.read_only and router not in _HARMLESS_ROUTERS else ()
         app.include_router(router, prefix=PREFIX, dependencies=guards)
     for router in (metrics.router, cluster.health_router, tokens.login_router):
         app.include_router(router)
@@ -100,7 +100,7 @@ def create_app(deps: ServerDependencies) -> FastAPI:
 
 async def _refuse_changes(request: Request) -> None:
     state: AppState = request.app.state.batuta
-    if state.deps.read_only and request.method not in SAFE_METHODS:
+    if request.method not in SAFE_METHODS:
         raise HttpProblem(405, state.deps.read_only)
 
 

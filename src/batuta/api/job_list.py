@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from heapq import merge
 from operator import itemgetter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from batuta.api.responses import bad_input
+from batuta.api.responses import bad_input, to_json
 from batuta.api.routes import MAX_LIMIT
 from batuta.api.snapshot import Key, WorldSnapshot, key_of
-from batuta.api.views import view_living, view_past
+from batuta.api.views import living_as_json, past_as_json
 from batuta.core.job import Job, JobState
 from batuta.core.world import PastJob
 
@@ -55,7 +55,10 @@ class JobQuery(BaseModel):
         self, found: Sequence[T], job_of: Callable[[T], Job], state_of: Callable[[T], JobState]
     ) -> Sequence[T]:
         # One filter after the other, each in its own loop: lists are long, and most have few filters.
-        if self.state:
+        if len(self.state) == 1:
+            # By identity: to compare members of an enum by value takes several times as long.
+            found = [one for one in found if state_of(one) is self.state[0]]
+        elif self.state:
             found = [one for one in found if state_of(one) in self.state]
         if self.user:
             found = [one for one in found if job_of(one).user == self.user]
@@ -66,22 +69,23 @@ class JobQuery(BaseModel):
         return found
 
 
-def page_of_jobs(snapshot: WorldSnapshot, query: JobQuery, now_s: float) -> dict[str, Any]:
-    """Return one page, and the number of all jobs that match."""
+def page_of_jobs(snapshot: WorldSnapshot, query: JobQuery, now_s: float) -> bytes:
+    """Return one page as JSON, with the number of all jobs that match."""
     rows, over, newest = query.living(snapshot), query.over(snapshot), query.order == "newest"
     total = len(rows) + len(over)
     if query.cursor:
         after = read_cursor(query.cursor)
         rows = _beyond(rows, after, newest, lambda row: key_of(snapshot.jobs[row]))
         over = _beyond(over, after, newest, itemgetter(0))
-    shown: list[dict[str, Any]] = []
-    last: Key | None = None
+    shown, last, following = list[bytes](), None, None
+    finishes_s = snapshot.forecast_finishes()
     for key, row, past in _merged(snapshot, rows, over, newest):
         if len(shown) == query.limit:
-            return {"jobs": shown, "next": write_cursor(last), "total": total}
-        shown.append(view_living(snapshot, row, now_s) if past is None else view_past(past))
+            following = write_cursor(last)
+            break
+        shown.append(living_as_json(snapshot, row, now_s, finishes_s) if past is None else past_as_json(past))
         last = key
-    return {"jobs": shown, "next": None, "total": total}
+    return b'{"jobs":[%b],"next":%b,"total":%d}' % (b",".join(shown), to_json(following), total)
 
 
 def _beyond(entries: Sequence[T], after: Key, newest: bool, key: Callable[[T], Key]) -> Sequence[T]:

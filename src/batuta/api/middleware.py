@@ -15,6 +15,7 @@ from batuta.api.responses import HttpProblem, problem_response
 MOST_BODY_BYTES = 1 << 20
 _TOO_LARGE = f"a request has at most {MOST_BODY_BYTES >> 20} MiB"
 _CLOSE = {"Connection": "close"}  # the rest of the body is not read, so the connection cannot be used again
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))  # the usual names: to read an address takes longer
 _EVERYWHERE = frozenset(("0.0.0.0", "::"))
 _HEADERS = [
     (
@@ -102,7 +103,7 @@ def _with_headers(send: Send, path: str) -> Send:
 
 
 def _is_loopback(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
+    if name in _LOOPBACK or name.endswith(".localhost"):
         return True
     address = _address(name)
     return address is not None and address.is_loopback

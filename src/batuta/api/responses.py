@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from functools import partial
@@ -19,7 +21,7 @@ from starlette.responses import Response
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import EngineStopped
 from batuta.spec.problem import InputError, Problem
-from batuta.store.errors import CodecError
+from batuta.store.errors import CodecError, StoreCorruptError, StoreError
 
 
 def to_json(value: Any) -> bytes:
@@ -38,6 +40,8 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 MEDIA_TYPE = "application/problem+json"
 _MAX_PROBLEMS = 200
 LATER = {"Retry-After": "5"}
+_FAULT = "this is a fault of the server; its log has the details"
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT))
 _NO_ANSWER = (
     "the engine did not answer in time; what was asked for may still be done "
     "(with an Idempotency-Key, a submit can be sent again)"
@@ -89,11 +93,14 @@ def install_error_handlers(app: FastAPI) -> None:
         (InputError, unprocessable),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
-        (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=LATER)),
+        (JournalUnavailable, _store),
         (CodecError, lambda error: HttpProblem(500, str(error))),
+        (StoreCorruptError, lambda error: HttpProblem(500, str(error))),
+        (StoreError, _store),
+        (OSError, _os),
         (EngineStopped, lambda error: HttpProblem(503, str(error))),
         (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),
-        (Exception, lambda _: HttpProblem(500, "this is a fault of the server; its log has the details")),
+        (Exception, lambda _: HttpProblem(500, _FAULT)),
     )
 
     async def handle(problem_of: Callable[[Any], HttpProblem], _: Request, error: Exception) -> Response:
@@ -110,6 +117,19 @@ def _invalid(error: RequestValidationError) -> HttpProblem:
         for one in error.errors()
     ]
     return unprocessable(InputError(problems))
+
+
+def _store(error: StoreError | JournalUnavailable) -> HttpProblem:
+    if isinstance(error, JournalUnavailable):
+        return HttpProblem(507, f"nothing can be stored now: {error}", headers=LATER)
+    return HttpProblem(503, f"what is stored cannot be read now: {error}", headers=LATER)
+
+
+def _os(error: OSError) -> HttpProblem:
+    """Say which resource of the machine has run out: that passes, and is no fault of the server."""
+    if error.errno in _SHORTAGES:
+        return HttpProblem(503, f"this machine has run short: {os.strerror(error.errno)}", headers=LATER)
+    raise error  # an error like any other: it is logged
 
 
 def _http(error: HTTPException) -> HttpProblem:

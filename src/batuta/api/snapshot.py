@@ -48,6 +48,8 @@ _WAITS = np.array([Phase.WAITING, Phase.STOPPING])
 _SUSPENDED = np.array([DesiredState.PARK, DesiredState.CANCEL])
 _MAX_AGE_S = 0.25  # how old a snapshot may be when the World has changed without a client knowing
 
+_FEW_VIEWS = 100
+
 
 def key_of(job: Job) -> Key:
     return job.submit_s, job.sequence, job.id
@@ -80,6 +82,7 @@ class WorldSnapshot:
     now_s: float
     policy: str
     plan: Plan | None
+    ids: list[JobId]
     jobs: list[Job]
     placements: list[Placement | None]
     columns: JobColumns
@@ -97,18 +100,20 @@ class WorldSnapshot:
     lost: int
     quota: Quota
     flavors: dict[JobId, Flavors]  # by job that has GPUs: the flavor of each resource whose quota it uses
-    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Views of living jobs by row, as far as they were requested (views.py)."""
+    shown: dict[int, StillView] = field(default_factory=dict)  # by row, as far as they were requested (views.py)
+    known: dict[JobId, StillView] = field(default_factory=dict)
+    """Views of living jobs that earlier snapshots had; most are still true."""
     forecast_finishes: Callable[[], Mapping[JobId, float]] = dict
     """When living jobs finish by the last forecast; empty without a recent one."""
 
     @cached_property
     def rows(self) -> dict[JobId, int]:
-        return {job.id: row for row, job in enumerate(self.jobs)}
+        return dict(zip(self.ids, range(len(self.ids)), strict=True))
 
     @cached_property
     def _decided(self) -> dict[JobId, int]:
-        return {} if self.plan is None else {job: row for row, job in enumerate(self.plan.decisions.ids)}
+        ids = () if self.plan is None else self.plan.decisions.ids
+        return dict(zip(ids, range(len(ids)), strict=True))
 
     @cached_property
     def node_types(self) -> dict[str, str]:
@@ -125,8 +130,13 @@ class WorldSnapshot:
 
     def decision_on(self, job: JobId) -> Decision | None:
         """Return the last decision on a living job; None when no plan has considered it yet."""
-        row = self._decided.get(job)
-        return None if row is None or self.plan is None else self.plan.decisions.at(row)
+        if self.plan is None:
+            return None
+        row, ids = self.rows.get(job), self.plan.decisions.ids
+        # Mostly the plan has the same jobs in the same rows.
+        if row is None or row >= len(ids) or ids[row] != job:
+            row = self._decided.get(job)
+        return None if row is None else self.plan.decisions.at(row)
 
     @cached_property
     def use(self) -> QuotaUse:
@@ -151,6 +161,23 @@ class WorldSnapshot:
         return counts
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StillView:
+    """What the API shows of a living job and does not change with time alone, and what that was made from."""
+
+    job: Job
+    placement: Placement | None
+    progress: Progress | None
+    facts: tuple[Any, ...]  # all else: equal where it says the same
+    view: dict[str, Any]
+    text: bytes  # the same as JSON, without the closing brace
+
+    def holds(self, job: Job, placement: Placement | None, progress: Progress | None, facts: tuple[Any, ...]) -> bool:
+        """Return whether it still shows the job: events replace these values and never change them."""
+        is_same = self.job is job and self.placement is placement and self.progress is progress
+        return is_same and self.facts == facts
+
+
 class SnapshotCache:
     """Keeps a snapshot that shows everything a client can know, and replaces it when it is old."""
 
@@ -164,6 +191,7 @@ class SnapshotCache:
         self._lock = threading.Lock()
         self._last: WorldSnapshot | None = None
         self._past, self._forgotten = PastJobs(), 0
+        self._known: dict[JobId, StillView] = {}
         with service.reading() as (world, _):
             self._world = world
 
@@ -202,11 +230,15 @@ class SnapshotCache:
     def _copy(self, world: World, plan: Plan | None) -> WorldSnapshot:
         past = self._up_to_date(world)
         jobs = world.jobs
+        if len(self._known) > 2 * jobs.n + _FEW_VIEWS:
+            # Most are of jobs that are over.
+            self._known = {}
         return WorldSnapshot(
             version=world.version,
             now_s=world.now_s,
             policy=world.policy,
             plan=plan,
+            ids=list(jobs.ids),
             jobs=list(jobs.jobs),
             placements=list(jobs.placements),
             columns=jobs.copied(),
@@ -224,6 +256,7 @@ class SnapshotCache:
             lost=world.lost,
             quota=world.effective_quota,
             flavors=flavors_held(world),
+            known=self._known,
             forecast_finishes=self._forecast_finishes,
         )
 

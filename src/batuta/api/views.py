@@ -14,7 +14,8 @@ import anyio.to_thread
 import numpy as np
 
 from batuta.api.dependencies import NodeFacts
-from batuta.api.snapshot import WorldSnapshot
+from batuta.api.responses import to_json
+from batuta.api.snapshot import StillView, WorldSnapshot
 from batuta.apitypes import resources as a
 from batuta.core.cluster import Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState
@@ -39,7 +40,7 @@ NO_CHECKPOINT_SEEN = (
 )
 _ANY = "any"
 _MAX_PAST_VIEWS = 5_000
-_past_views: dict[JobId, tuple[PastJob, JsonObject]] = {}
+_past_views: dict[JobId, tuple[PastJob, JsonObject, bytes]] = {}
 
 
 @cache
@@ -67,17 +68,57 @@ def view_job(snapshot: WorldSnapshot, job: JobId, now_s: float) -> JsonObject | 
 
 
 def view_living(snapshot: WorldSnapshot, row: int, now_s: float) -> JsonObject:
-    still = snapshot.shown.get(row)
-    if still is None:
-        # Only three values change with time alone; the rest is computed once per snapshot.
-        still = snapshot.shown[row] = _view_static(snapshot, row)
-    started_s, submitted_s = still["started_s"], still["submitted_s"]
+    return _still(snapshot, row).view | _in_motion(snapshot, row, now_s, snapshot.forecast_finishes())
+
+
+def living_as_json(snapshot: WorldSnapshot, row: int, now_s: float, finishes_s: Mapping[JobId, float]) -> bytes:
+    """Return `view_living` as JSON. Lists have hundreds of jobs, of which few have changed since the last one."""
+    moving = _in_motion(snapshot, row, now_s, finishes_s)
+    return (
+        _still(snapshot, row).text
+        + "".join(
+            f',"{name}":{"null" if value is None else float.__repr__(value)}' for name, value in moving.items()
+        ).encode()
+        + b"}"
+    )
+
+
+def _in_motion(
+    snapshot: WorldSnapshot, row: int, now_s: float, finishes_s: Mapping[JobId, float]
+) -> dict[str, float | None]:
+    """Return the three values that change with time alone."""
+    started_s, submitted_s = _known(snapshot.columns.first_start_s.item(row)), snapshot.jobs[row].submit_s
     return {
-        **still,
-        "eta_s": _eta_s(snapshot, row, now_s),
+        "eta_s": _eta_s(snapshot, row, now_s, finishes_s),
         "duration_s": None if started_s is None else _run_s(snapshot, row, now_s),
         "waited_s": max(0.0, (now_s if started_s is None else started_s) - submitted_s),
     }
+
+
+def _still(snapshot: WorldSnapshot, row: int) -> StillView:
+    """Return the rest: found once per snapshot, and made anew only when it says something else than before."""
+    found = snapshot.shown.get(row)
+    if found is None:
+        columns, job, placement = snapshot.columns, snapshot.jobs[row], snapshot.placements[row]
+        progress = snapshot.progress.get(job.id)
+        gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
+        facts = (
+            snapshot.states[row],
+            columns.wish.item(row),
+            _known(columns.first_start_s.item(row)),
+            columns.restarts.item(row),
+            job.id in snapshot.checkpoints,
+            snapshot.checkpoints.get(job.id),
+            gpu_type,
+            snapshot.decision_on(job.id),
+        )
+        found = snapshot.known.get(job.id)
+        if found is None or not found.holds(job, placement, progress, facts):
+            view = _view_static(snapshot, row, gpu_type, facts[-1])
+            found = StillView(job, placement, progress, facts, view, to_json(view)[:-1])
+            snapshot.known[job.id] = found
+        snapshot.shown[row] = found
+    return found
 
 
 def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
@@ -88,9 +129,8 @@ def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
     return run_s + since_s
 
 
-def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
+def _view_static(snapshot: WorldSnapshot, row: int, gpu_type: str, decision: Decision | None) -> JsonObject:
     job, placement = snapshot.jobs[row], snapshot.placements[row]
-    gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
     return {
         **_request(job, snapshot.states[row], _WISHES[snapshot.columns.wish_of(row)]),
         "gpus": _gpus(job, placement, gpu_type),
@@ -102,19 +142,28 @@ def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
         "restarts": snapshot.columns.restarts.item(row),
         "exit_code": None,
         "detail": "",
-        "reason": view_decision(snapshot.decision_on(job.id)),
+        "reason": view_decision(decision),
         "checkpoint": view_checkpoint(job, snapshot.checkpoints),
     }
 
 
 def view_past(past: PastJob) -> JsonObject:
     """Return a past job. It never changes, so recent ones are kept."""
+    return _kept_past(past)[1]
+
+
+def past_as_json(past: PastJob) -> bytes:
+    return _kept_past(past)[2]
+
+
+def _kept_past(past: PastJob) -> tuple[PastJob, JsonObject, bytes]:
     shown = _past_views.get(past.job.id)
     if shown is None or shown[0] is not past:
         if len(_past_views) >= _MAX_PAST_VIEWS:
             _past_views.clear()
-        shown = _past_views[past.job.id] = (past, _view_past(past))
-    return shown[1]
+        view = _view_past(past)
+        shown = _past_views[past.job.id] = (past, view, to_json(view))
+    return shown
 
 
 def _view_past(past: PastJob) -> JsonObject:
@@ -223,9 +272,9 @@ def _placement(placement: Placement | None) -> list[JsonObject]:
     return [{"node": node, "gpus": gpus} for node, gpus in by_node.items()]
 
 
-def _eta_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float | None:
+def _eta_s(snapshot: WorldSnapshot, row: int, now_s: float, finishes_s: Mapping[JobId, float]) -> float | None:
     """Return the seconds left by a recent forecast, else by the job's progress; None when unknown."""
-    finish_s = snapshot.forecast_finishes().get(snapshot.jobs[row].id)
+    finish_s = finishes_s.get(snapshot.jobs[row].id)
     if finish_s is not None:
         return max(0.0, finish_s - now_s)
     progress = snapshot.progress.get(snapshot.jobs[row].id)
@@ -244,11 +293,13 @@ def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
     on_gpu: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
     on_cpu: dict[str, list[JobId]] = defaultdict(list)
     for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
+        if placement is None:
+            continue
         share = copied(a.Share, job.share)
-        for node, gpus in () if placement is None else placement.spans:
+        for node, gpus in placement.spans:
             for gpu in gpus:
                 on_gpu[node][gpu].append({"id": job.id, "share": share})
-        for node in () if placement is None or not job.cpu_only else placement.nodes:
+        for node in placement.nodes if job.cpu_only else ():
             on_cpu[node].append(job.id)
     leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.columns.wish).tolist()}
     return [_view_node(snapshot, i, on_gpu, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]

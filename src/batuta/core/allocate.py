@@ -84,6 +84,9 @@ def assign_types(
     so they take no room. If they did, others would be sent to other types whenever it comes and goes.
     """
     jobs, types = world.jobs, world.nodes.types
+    if len(types) == 1 and all(_accepts(named, types[0]) for named in jobs.type_lists):
+        # Nothing to choose: thousands of jobs need not be asked one by one.
+        return np.where(jobs.is_cpu_only, jobs.gpu_type, 0)
     # A list while it is filled: to write to an array one by one takes several times as long.
     chosen: list[int] = jobs.gpu_type.tolist()
     low: list[int] = jobs.min.tolist()
@@ -140,6 +143,10 @@ def assign_types(
             room[kind] -= need
         ahead[kind] += need
     return np.array(chosen, dtype=np.int64)
+
+
+def _accepts(named: tuple[tuple[str, float], ...], gpu_type: str) -> bool:
+    return not named or any(name == gpu_type for name, _ in named)
 
 
 def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:
@@ -206,7 +213,7 @@ def _keep_one(speed: FloatArray, rows: IntArray, kinds: IntArray) -> None:
 def _shares(world: World) -> list[int]:
     """Rows that take a part of a GPU."""
     jobs = world.jobs
-    return [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.picky else []
+    return [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.sharing else []
 
 
 def _most(world: World, admitted: Admitted) -> IntArray:

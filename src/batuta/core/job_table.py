@@ -190,6 +190,9 @@ class JobTable(JobColumns):
     queues: dict[tuple[str, str], int] = field(default_factory=dict)
     """By namespace and name: the number in the column `queue`."""
     picky: int = 0  # jobs that take shares of a GPU or care for its type; without any, allocation has less to do
+    sharing: int = 0  # jobs that take a share of a GPU
+    type_lists: dict[tuple[tuple[str, float], ...], int] = field(default_factory=dict)
+    """By the GPU types that jobs accept, with their speeds (empty: any): how many jobs accept these."""
     irregular: int = 0  # jobs that may not have every size between `min` and `max`
     checkpoints: dict[JobId, float | None] = field(default_factory=dict)
     """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
@@ -321,6 +324,8 @@ class JobTable(JobColumns):
             self.total_max += by * job.max
         self.elastic += by * (job.max > job.min)
         self.picky += by * (job.share is not None or bool(job.gpu_types))
+        self.sharing += by * (job.share is not None)
+        self._count_types(job.gpu_types, by)
         self.irregular += by * (job.sizes is not None or job.gpus_per_replica > 1)
         if not job.cpu_only and (job.cpus_milli_per_gpu or job.memory_mib_per_gpu):
             self.beside = self.beside.plus(job, by)
@@ -328,6 +333,13 @@ class JobTable(JobColumns):
             self.unsaved.add(job.id)
         else:
             self.unsaved.discard(job.id)
+
+    def _count_types(self, accepted: tuple[tuple[str, float], ...], by: int) -> None:
+        count = self.type_lists.get(accepted, 0) + by
+        if count:
+            self.type_lists[accepted] = count
+        else:
+            del self.type_lists[accepted]
 
     def note_checkpoint(self, row: int, saved_s: float | None) -> None:
         """Notes that a job saves; an older time than the known one changes nothing."""

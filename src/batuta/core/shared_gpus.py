@@ -136,7 +136,7 @@ class SharedGpus:
 def bundle_shares(world: World, gpu_type: IntArray, eligible: BoolArray, fixed: BoolArray) -> SharedGpus:
     """Groups the jobs that take shares: running ones by their card, waiting ones best fit in row order."""
     jobs = world.jobs
-    rows = [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.picky else []
+    rows = [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.sharing else []
     placements = jobs.placements
     running = [row for row in rows if placements[row] is not None]
     cards = _cards(world, running)

@@ -64,6 +64,11 @@ class JournalUnavailable(Exception):
     """The journal cannot be written now, because the disk is full for example."""
 
 
+JUMP_S = 60.0
+"""A clock that is further ahead than this has jumped, or the machine was suspended: events have its time at once. In
+steps of what is asked for, the engine would go through days or years cycle by cycle, and jobs would wait for that."""
+
+
 class EventBuffer:
     """Collects events until the engine asks for them. Their times never go backwards."""
 
@@ -77,9 +82,11 @@ class EventBuffer:
     def __bool__(self) -> bool:
         return bool(self._events)
 
-    def take(self, until_s: float | None) -> list[Event]:
+    def take(self, until_s: float | None, now_s: float) -> list[Event]:
         """What was said, in time: neither before what was said last, nor after what was asked for."""
         taken: list[Event] = []
+        if until_s is not None and now_s > until_s + JUMP_S:
+            until_s = None
         for event in self._events:
             time_s = event.time_s if until_s is None else min(event.time_s, until_s)
             self._last_s = max(self._last_s, time_s)
@@ -87,9 +94,9 @@ class EventBuffer:
         self._events.clear()
         return taken
 
-    def nothing_until(self, until_s: float) -> list[Event]:
+    def nothing_until(self, until_s: float, now_s: float) -> list[Event]:
         """The time that was asked for has come, and nothing else has happened."""
-        self._last_s = max(self._last_s, until_s)
+        self._last_s = max(self._last_s, now_s if now_s > until_s + JUMP_S else until_s)
         return [TimePassed(self._last_s)]
 
 

@@ -18,7 +18,7 @@ class StoreBusyError(StoreError, JournalUnavailable):
 
 
 class StoreUnavailableError(StoreError, JournalUnavailable):
-    """The database server does not answer. What waits for a commit is kept for a retry."""
+    """The database server does not answer, or no descriptor is left for the file. What waits for a commit is kept."""
 
 
 class WriterReplacedError(StoreError):

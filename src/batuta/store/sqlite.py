@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from batuta.store.database import Batch, Database, known_migrations, migrate, reject_newer_schema, require_newest_schema
-from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
+from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreUnavailableError
 
 APPLICATION_ID = 0x42415455  # in the file header: "BATU"
 BUSY_TIMEOUT_S = 5.0
@@ -205,6 +205,9 @@ def translate_errors(path: Path) -> Iterator[None]:
             raise StoreBusyError(f"{path} is locked by another process: {error}") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _NO_TEXT in str(error):
             raise _damaged(path, str(error)[:200]) from error
+        if code == sqlite3.SQLITE_CANTOPEN and path.exists():
+            # SQLite does not say why; mostly no descriptor is left, and that passes.
+            raise StoreUnavailableError(f"{path} cannot be opened now: {error} (are descriptors left?)") from error
         raise StoreError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
         raise _damaged(path, f"a text in it is none: {error}") from error

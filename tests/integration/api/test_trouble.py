@@ -1,14 +1,16 @@
-"""A full disk: changes are refused with 507, reading goes on, and nothing is lost."""
+"""A full disk: changes are refused with 507, reading goes on, and nothing is lost. Shortages are told as such."""
 
+import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from batuta.api.routes import jobs
 from batuta.core.event import Event
-from batuta.store.errors import StoreFullError
+from batuta.store.errors import StoreCorruptError, StoreError, StoreFullError, StoreUnavailableError
 from batuta.store.store import SqliteStore
 from tests.support.served_api import SLEEPER, ServedApi, served_api, until
 
@@ -73,6 +75,46 @@ def test_changes_are_refused_and_reading_goes_on(api: ServedApi, disk: list[Full
     # What was asked for meanwhile was kept: the same key finds it.
     again = api.ask("POST", "/jobs", json={"task": SLEEPER}, headers=key)
     assert (again.status_code, again.json()["job"]["id"]) == (200, "2")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (OSError(errno.EMFILE, "open"), 503, "this machine has run short: Too many open files"),
+        (OSError(errno.ENOMEM, "mmap"), 503, "this machine has run short: Cannot allocate memory"),
+        (OSError(errno.ENOSPC, "write"), 503, "this machine has run short: No space left on device"),
+        (
+            StoreError("journal.db: disk I/O error"),
+            503,
+            "what is stored cannot be read now: journal.db: disk I/O error",
+        ),
+        (StoreUnavailableError("no descriptor"), 507, "nothing can be stored now: no descriptor"),
+    ],
+)
+def test_shortage_of_the_machine_passes_and_is_no_fault_of_the_server(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, detail: str
+) -> None:
+    with monkeypatch.context() as short:
+        short.setattr(jobs, "page_of_jobs", raising(error))
+        answer = api.ask("GET", "/jobs")
+    assert (answer.status_code, answer.headers.get("retry-after"), answer.json()["detail"]) == (status, "5", detail)
+    assert api.get("/jobs")["total"] == 0
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "close"), StoreCorruptError("journal.db is damaged")])
+def test_what_does_not_pass_is_not_to_be_asked_for_again(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(jobs, "page_of_jobs", raising(error))
+    answer = api.ask("GET", "/jobs")
+    assert (answer.status_code, answer.headers.get("retry-after")) == (500, None)
+
+
+def raising(error: Exception) -> Callable[..., bytes]:
+    def fail(*_: object) -> bytes:
+        raise error
+
+    return fail
 
 
 def test_an_engine_that_died_is_told(api: ServedApi) -> None:

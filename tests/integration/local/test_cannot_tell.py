@@ -17,6 +17,8 @@ from batuta.core import event as ev
 from batuta.core.job import JobState
 from batuta.core.job_table import Phase
 from batuta.gpu import owners
+from batuta.spec.task import Task
+from batuta.store.errors import StoreUnavailableError
 from tests.support.descriptors import no_descriptor_left
 from tests.support.local_backends import WAITS, Bench
 from tests.support.local_replicas import Replicas
@@ -117,6 +119,25 @@ def test_job_that_shall_start_while_no_descriptor_is_left_starts_later(bench: Be
     if bench.heard(ev.JobInterrupted, "a"):
         bench.start("a", "n0:0")
     assert bench.end_of("a").state is JobState.SUCCEEDED
+
+
+def test_job_whose_task_cannot_be_read_now_starts_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """It was said to have FAILED for good, although its task was stored and only no descriptor was left to read it."""
+    bench.task("a", "true")
+    known, tries = bench.tasks, list[str]()
+
+    class NotNow(dict[str, Task]):
+        def __missing__(self, job: str) -> Task:
+            tries.append(job)
+            raise StoreUnavailableError("journal.db cannot be opened now")
+
+    monkeypatch.setattr(bench, "tasks", NotNow())
+    bench.start("a", "n0:0")
+    bench.until(lambda: len(tries) > 1, "another try")
+    assert not bench.heard(ev.JobEnded, "a")
+    monkeypatch.setattr(bench, "tasks", known)
+    assert bench.end_of("a").state is JobState.SUCCEEDED
+    assert not bench.heard(ev.JobInterrupted, "a")
 
 
 def test_server_that_comes_back_and_cannot_read_a_job_yet_adopts_it_later(

@@ -1,6 +1,8 @@
 """Pages of jobs: whatever is asked for, the same as going through all of them."""
 
+import json
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 
 from batuta.api import models
 from batuta.api.job_list import JobQuery, page_of_jobs, read_cursor, write_cursor
-from batuta.api.responses import HttpProblem
-from batuta.api.snapshot import WorldSnapshot, key_of
+from batuta.api.responses import HttpProblem, to_json
+from batuta.api.snapshot import StillView, WorldSnapshot, key_of
+from batuta.api.views import view_job
+from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import Job, JobState
 from batuta.core.world import World
@@ -67,7 +71,8 @@ def test_pages_have_all_that_match_once_and_in_order(
     cursor: str | None = ""
     order = "newest" if newest else "oldest"
     while cursor is not None:
-        page = page_of_jobs(snapshot, wanted.model_copy(update={"cursor": cursor, "limit": limit, "order": order}), 1e6)
+        query = wanted.model_copy(update={"cursor": cursor, "limit": limit, "order": order})
+        page = json.loads(page_of_jobs(snapshot, query, 1e6))
         assert len(page["jobs"]) <= limit
         found += [job["id"] for job in page["jobs"]]
         cursor = page["next"]
@@ -76,7 +81,7 @@ def test_pages_have_all_that_match_once_and_in_order(
 
 
 def test_every_job_is_as_the_contract_says(snapshot: WorldSnapshot) -> None:
-    page = page_of_jobs(snapshot, JobQuery.model_construct(limit=5000), 1e6)
+    page = json.loads(page_of_jobs(snapshot, JobQuery.model_construct(limit=5000), 1e6))
     models.JobPage.model_validate(page)
     assert page["next"] is None
     assert page["total"] == len(snapshot.jobs) + len(snapshot.past)
@@ -94,3 +99,25 @@ def test_a_cursor_comes_back_as_it_was() -> None:
 def test_no_text_breaks_the_cursor(text: str) -> None:
     with suppress(HttpProblem):
         assert isinstance(read_cursor(text)[2], str)
+
+
+def test_a_list_shows_each_job_as_it_is_shown_alone(snapshot: WorldSnapshot) -> None:
+    page = json.loads(page_of_jobs(snapshot, JobQuery.model_construct(limit=5000), 1e6))
+    for job in page["jobs"]:
+        assert job == json.loads(to_json(view_job(snapshot, job["id"], 1e6)))
+
+
+def test_what_an_earlier_snapshot_showed_is_used_as_long_as_it_is_true() -> None:
+    """Views outlive snapshots: a job that has changed since must not be shown as it was."""
+    world, plan, known = World(), None, dict[str, StillView]()
+    everything, reused = JobQuery.model_construct(limit=5000), 0
+    for number, event in enumerate(islice(Story(5), 600)):
+        apply(world, event)
+        plan = event.plan if isinstance(event, ev.Planned) else plan
+        if number % 7:
+            continue
+        fresh, before = snapshot_of(world, plan), dict(known)
+        later = replace(fresh, known=known, shown={})
+        assert page_of_jobs(later, everything, 1e6) == page_of_jobs(fresh, everything, 1e6)
+        reused += sum(later.shown[row] is before.get(job.id) for row, job in enumerate(later.jobs))
+    assert reused > 100

@@ -100,3 +100,13 @@ def test_closed_nodes_are_no_reason_to_wait_there() -> None:
     world = make_world(BOTH, {}, [job("a", 2)])
     apply(world, ev.NodeCordoned(1.0, "l"))
     assert assign_types(world, world.capacity()).tolist() == [0]
+
+
+def test_with_one_type_each_job_has_it_that_accepts_it() -> None:
+    """Given one type; when every job accepts it, or one accepts another only; then that one alone has none."""
+    one = [Node("s", 4, gpu_type="small")]
+    fast, slow = (("large", 2.0), ("small", 1.0)), (("small", 1.0),)
+    jobs = [job("a"), job("b", 9, gpu_types=fast), job("c", gpu_types=slow), job("d", 2, gpus_per_replica=0)]
+    assert types_of(one, jobs) == {"a": "small", "b": "small", "c": "small", "d": "none"}
+    picky = job("e", gpu_types=(("large", 2.0),))
+    assert types_of(one, [*jobs, picky]) == {"a": "small", "b": "small", "c": "small", "d": "none", "e": "none"}

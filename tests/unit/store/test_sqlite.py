@@ -5,19 +5,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from batuta.core.event import TimePassed
-from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
+from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreUnavailableError
 from batuta.store.journal import JournalWriter
 from batuta.store.records import Settings
-from batuta.store.sqlite import SqliteDatabase
+from batuta.store.sqlite import SqliteDatabase, translate_errors
 from batuta.store.store import SqliteStore
 from tests.support.deep import deep
+from tests.support.descriptors import no_descriptor_left
 from tests.support.stored_form import empty_log
 from tests.support.stories import Story
 
@@ -141,6 +144,21 @@ def test_every_thread_has_a_connection_of_its_own_and_it_goes_with_the_thread(da
 def test_a_reader_cannot_write(database):
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         database.reader().execute("DELETE FROM settings")
+
+
+def test_a_file_that_no_descriptor_is_left_for_is_unavailable_and_not_damaged(database):
+    """The engine waits for such a store. It must not take it for one that can never be read."""
+    with ThreadPoolExecutor(1) as other:  # a thread has a connection of its own, which is not open yet
+        ask = partial(database.row, "SELECT count(*) FROM sqlite_master")
+        with no_descriptor_left(), pytest.raises(StoreUnavailableError, match="are descriptors left"):
+            other.submit(ask).result()
+        assert other.submit(ask).result()[0] > 0
+
+
+def test_a_file_that_is_not_there_is_no_passing_trouble(path):
+    with pytest.raises(StoreError) as found, translate_errors(path):
+        sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    assert not isinstance(found.value, StoreUnavailableError)
 
 
 def test_another_process_reads_while_the_server_runs(database, path):

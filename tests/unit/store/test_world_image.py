@@ -1,4 +1,5 @@
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -6,6 +7,7 @@ from batuta.core.apply import apply
 from batuta.core.curve import CurvePool, SizeSetPool
 from batuta.core.decide import decide
 from batuta.core.event import JobSubmitted, NodeAdded
+from batuta.core.job import Share
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Layout
 from batuta.core.node_table import NodeTable
@@ -39,7 +41,7 @@ SLOTS = {
         "checkpoints": DRAWN,
         **dict.fromkeys(("broken", "crowd_s", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
         **dict.fromkeys(("_keys", "beside", "cpu_only", "elastic", "ids", "key_of", "n"), FOLLOWS),
-        **dict.fromkeys(("short", "total_max", "unsaved"), FOLLOWS),
+        **dict.fromkeys(("sharing", "short", "total_max", "type_lists", "unsaved"), FOLLOWS),
     },
     NodeTable: {
         **dict.fromkeys(("nodes", "types"), DRAWN),
@@ -116,6 +118,24 @@ def test_what_a_later_version_adds_begins_as_for_a_new_job():
     del arrays["f.restart_s"], arrays["i.gpu_type"], header["counters"]["narrow"]
     arrays["i.mood"] = arrays["i.gpus"]
     assert deep(decode_world(pack_arrays(header, arrays))) == deep(world)
+
+
+def test_what_follows_from_the_jobs_is_counted_again_and_not_stored():
+    """An image of a version that did not count it opens as well, and says the same."""
+    world = World()
+    apply(world, NodeAdded(0.0, make_nodes(4)[0]))
+    asked: dict[str, dict[str, Any]] = {
+        "any": {},
+        "fast": {"gpu_types": (("H100", 2.0),)},
+        "fast too": {"gpu_types": (("H100", 2.0),)},
+        "share": {"share": Share(compute_percent=50)},
+    }
+    for name, what in asked.items():
+        apply(world, JobSubmitted(0.0, make_job(name, 1, **what)))
+    header, arrays = unpack_arrays(encode_world(world))
+    assert not {"sharing", "type_lists"} & (header.keys() | header["counters"].keys() | arrays.keys())
+    twin = decode_world(pack_arrays(header, arrays)).jobs
+    assert (twin.sharing, twin.type_lists) == (1, {(): 2, (("H100", 2.0),): 2})
 
 
 def test_an_image_of_another_format_is_refused():

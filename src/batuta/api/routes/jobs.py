@@ -82,7 +82,7 @@ async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, 
     snapshot = await state.snapshot()
 
     def page() -> Response:
-        return json_response(page_of_jobs(snapshot, query, state.now_s()))
+        return Response(page_of_jobs(snapshot, query, state.now_s()), media_type="application/json")
 
     is_long = len(snapshot.jobs) + len(snapshot.past) > _LONG_LIST
     return await anyio.to_thread.run_sync(page) if is_long else page()

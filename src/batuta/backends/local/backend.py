@@ -40,7 +40,7 @@ from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Preempt, Stop
 from batuta.engine.fence import Fence
-from batuta.engine.ports import EventBuffer, SteadyClock
+from batuta.engine.ports import EventBuffer, JournalUnavailable, SteadyClock
 from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
@@ -208,9 +208,9 @@ class LocalBackend:
             self._retry_deferred(now_s)
             self._jobs.drive(now_s)
             if self._events:
-                return self._events.take(until_s)
+                return self._events.take(until_s, now_s)
             if until_s is not None and now_s >= until_s:
-                return self._events.nothing_until(until_s)
+                return self._events.nothing_until(until_s, now_s)
             if woken:
                 return []
             next_s = min(self._jobs.next_s(), self._retry_s)
@@ -318,6 +318,8 @@ class LocalBackend:
                 detail = f"what it runs is not known: {problem}"
                 self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
                 return None
+            except JournalUnavailable as problem:
+                raise CannotTell(str(problem)) from problem
             # The World's job may have a curve that was measured, and the meter would learn from itself.
             known = replace(known, curve=power_curve(min(known.max, LONGEST_CURVE), PRIOR_EXPONENT))
             job_run = self._jobs.runs[job] = JobRun(self.context, self._files(job, known.user), task, known)

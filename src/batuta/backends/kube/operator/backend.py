@@ -74,9 +74,9 @@ class KubeBackend:
             now_s = self.clock()
             self.reconciler.drive(now_s)
             if self.said:
-                return self.said.take(until_s)
+                return self.said.take(until_s, now_s)
             if until_s is not None and now_s >= until_s:
-                return self.said.nothing_until(until_s)
+                return self.said.nothing_until(until_s, now_s)
             if woken:
                 return []
             next_s = self.reconciler.next_s()
