@@ -3,6 +3,7 @@
 Both are processes of their own and take turns; who begins changes from run to run. Pods are created before a
 scheduler starts. All times are those of the API server: a watch says when a pod has got its node.
 kube-scheduler's client is not throttled (5,000 requests a second), all else about it is the default.
+With --beside, the `batuta` of another version takes its turn, too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.support.kube.operator_process import prepare
 PARTS = ("singles", "gangs", "memory", "latency")
 RATE_BAR, CPU_BAR, GANG_BAR, OWN_BAR, MEMORY_BAR = 2.0, 0.5, 0.5, 1.2, 1.0
 GANG = 8
+OTHER = "other version"
 SETTLE_S = 10.0
 COLUMNS = ("", "pods/s", "first s", "all bound s", "CPU ms/pod", "control plane CPU ms/pod", "MiB")
 Entry = Callable[[ControlPlane], Race]
@@ -38,9 +40,9 @@ def main() -> None:
     for part in options.only or PARTS:
         match part:
             case "singles":
-                singles(options.pods, options.nodes, options.runs)
+                singles(options.pods, options.nodes, options.runs, options.beside)
             case "gangs":
-                gangs(options.pods * 4 // 5, options.nodes, options.runs)
+                gangs(options.pods * 4 // 5, options.nodes, options.runs, options.beside)
             case "memory":
                 memory(2 * options.pods, 2 * options.nodes)
             case "latency":
@@ -48,12 +50,14 @@ def main() -> None:
                     latency.measure(cluster, 4 * options.runs)
 
 
-def singles(pods: int, nodes: int, runs: int) -> None:
+def singles(pods: int, nodes: int, runs: int, beside: Path | None) -> None:
     """Pods alone: pods a second and CPU per pod."""
     entries: dict[str, Entry] = {
         "batuta": lambda cluster: race(cluster, Batuta(), pods),
         "kube-scheduler": lambda cluster: race(cluster, KubeScheduler(), pods),
     }
+    if beside is not None:
+        entries[OTHER] = lambda cluster: race(cluster, Batuta(beside), pods)
     with _cluster(nodes) as cluster:
         found = _in_turns(cluster, entries, runs)
     ours, theirs = found["batuta"], found["kube-scheduler"]
@@ -66,16 +70,19 @@ def singles(pods: int, nodes: int, runs: int) -> None:
         f"pods/s: {times(rate, RATE_BAR, at_least=True)} kube-scheduler's (bar: ≥ {RATE_BAR} ×); "
         f"with the start of the process {times(whole)}",
         f"CPU per pod: {times(cpu, CPU_BAR)} kube-scheduler's (bar: ≤ {CPU_BAR} ×)",
+        *_against_other(found, "batuta"),
     )
 
 
-def gangs(pods: int, nodes: int, runs: int) -> None:
+def gangs(pods: int, nodes: int, runs: int, beside: Path | None) -> None:
     """Gangs of eight: time until all are bound, against native gangs and against our own pods without."""
     entries: dict[str, Entry] = {
         "batuta, gangs": lambda cluster: race(cluster, Batuta(), pods, GANG),
         "kube-scheduler, gangs": lambda cluster: race(cluster, KubeScheduler(GANG_GATES), pods, GANG),
         "batuta, no gangs": lambda cluster: race(cluster, Batuta(), pods),
     }
+    if beside is not None:
+        entries[OTHER] = lambda cluster: race(cluster, Batuta(beside), pods, GANG)
     with _cluster(nodes, with_gangs=True) as cluster:
         found = _in_turns(cluster, entries, runs)
     took = {name: [one.last_s for one in races] for name, races in found.items()}
@@ -86,7 +93,19 @@ def gangs(pods: int, nodes: int, runs: int) -> None:
         found,
         f"until all are bound: {times(theirs, GANG_BAR)} kube-scheduler's (bar: ≤ {GANG_BAR} ×)",
         f"… and {times(own, OWN_BAR)} our own without gangs (bar: ≤ {OWN_BAR} ×)",
+        *_against_other(found, "batuta, gangs"),
     )
+
+
+def _against_other(found: Mapping[str, Sequence[Race]], own: str) -> Iterator[str]:
+    """How this version compares with the other one, where there is one."""
+    if OTHER not in found:
+        return
+    ours, theirs = found[own], found[OTHER]
+    rate = ratio_of([one.rate for one in ours], [one.rate for one in theirs])
+    took = ratio_of([one.last_s for one in ours], [one.last_s for one in theirs])
+    cpu = ratio_of([one.cpu_s for one in ours], [one.cpu_s for one in theirs])
+    yield f"against the other version: {times(rate)} its pods/s, {times(took)} its time, {times(cpu)} its CPU"
 
 
 def memory(pods: int, nodes: int) -> None:
@@ -165,6 +184,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="how often each scheduler runs (5)")
     parser.add_argument("--pods", type=int, default=5000, help="pods with one GPU each (5000)")
     parser.add_argument("--nodes", type=int, default=1000, help="nodes with 8 GPUs each (1000)")
+    parser.add_argument("--beside", type=Path, help="a `batuta` of another version, in its own environment")
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
     options = parser.parse_args()
     if options.runs < 1 or options.pods < GANG or options.pods > GPUS_PER_NODE * options.nodes:

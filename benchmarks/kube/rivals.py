@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.kube.processes import RunningProgram
 GANG_GATES: Mapping[str, bool] = {"GenericWorkload": True, "GangScheduling": True}
 _NO_THROTTLE = ("--kube-api-qps=5000", "--kube-api-burst=5000")
 """By default kube-scheduler sends no more than 50 requests a second, which would be all that one measures."""
+OWN = Path(sys.executable).with_name("batuta")
 
 
 class Rival(Protocol):
@@ -36,9 +38,12 @@ class Batuta:
     name = "batuta"
     scheduler_name = names.SCHEDULER
 
+    def __init__(self, program: Path = OWN) -> None:
+        self._program = program
+
     @contextmanager
     def running(self, cluster: ControlPlane, folder: Path) -> Iterator[RunningProgram]:
-        operator = OperatorProcess(cluster, folder)
+        operator = OperatorProcess(cluster, folder, program=self._program)
         try:
             operator.start(wait=False)
             assert operator.program is not None
