@@ -116,7 +116,9 @@ class Recording:
     @contextmanager
     def life(self, *words: str, clean: bool = False) -> Iterator[Client]:
         """One life of a server: at its end it is killed, or ended in order, which writes a snapshot."""
-        server = self._servers.start(self.home, "--nodes", "2", "--gpus", "4", *words, env=self._env)
+        # Where root runs the tests, Ada has no account of her own.
+        words = ("--nodes", "2", "--gpus", "4", "--jobs-run-as-me", *words)
+        server = self._servers.start(self.home, *words, env=self._env)
         server.wait_ready()
         with server.client() as client:
             yield client
