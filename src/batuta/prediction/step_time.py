@@ -65,7 +65,7 @@ def log_times_and_slopes(
 
 
 class _Forward:
-    """One evaluation of the form, with what its derivatives need."""
+    """One evaluation of the model, with what its derivatives need."""
 
     def __init__(self, parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0) -> None:
         logs = np.clip(parameters, -_LOG_LIMIT, _LOG_LIMIT)
