@@ -25,10 +25,11 @@ from batuta.core.world import World
 from batuta.engine import health as health_events
 from batuta.engine.fence import Fence, FencedThread
 from batuta.engine.health import HealthSeen
+from batuta.engine.ports import Settings
 from batuta.engine.requests import RequestFn
 from batuta.gpu.health.findings import FindingSources
 from batuta.gpu.health.repair import RepairWorker
-from batuta.gpu.health.state import EngineRequests, FailureAttribution, HealthState, SettingStore, load_state
+from batuta.gpu.health.state import EngineRequests, FailureAttribution, HealthState, load_state
 
 STEP_S = 1.0
 FINDINGS, REPAIRS = "GPU health", "repair of GPUs"
@@ -57,7 +58,7 @@ class HealthWatch:
         self,
         rules: HealthRules,
         nodes: Sequence[Node],
-        store: SettingStore,
+        store: Settings,
         engine: EngineAccess,
         sources: FindingSources,
         repair: RepairWorker,
