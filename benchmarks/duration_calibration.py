@@ -42,9 +42,9 @@ def read_outcomes() -> list[Outcome]:
             submit_s = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=UTC).timestamp()
             gpus, duration_s = int(row["num_gpus"]), float(row["duration"])
             if gpus > 0 and duration_s > 0:
-                facts = JobFeatures("", "", row["cluster"], gpus, int(submit_s % 86_400 // 3600))
+                features = JobFeatures("", "", row["cluster"], gpus, int(submit_s % 86_400 // 3600))
                 work_s = max(1.0, duration_s * gpus**EXPONENT)
-                found.append(Outcome(facts, submit_s, submit_s + duration_s, work_s))
+                found.append(Outcome(features, submit_s, submit_s + duration_s, work_s))
     found.sort(key=lambda one: one.submit_s)
     return found
 
@@ -93,7 +93,7 @@ class Server:
         self._hear(job.submit_s)
         told = None
         if self._model is not None and self._reference is not None:
-            told = Quantiles(self._model.predict(job.facts).seconds)
+            told = Quantiles(self._model.predict(job.features).seconds)
             self._score.add(told, self._reference, job.work_s)
         self._count += 1
         heapq.heappush(self._running, (job.end_s, self._count, job, told))

@@ -4,7 +4,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests.support.kube.unified import Jobs
 
 TENANT = "tenant"
 AGENT = f"{RELEASE}-agent"
+REPORT: Json = {"metadata": {"annotations": {names.UTILISATION: "{}"}}}
 
 
 @pytest.fixture
@@ -95,7 +96,8 @@ def test_a_tenant_can_do_all_else(tenant: Api, guarded: str):
 def test_a_tenant_cannot_change_what_the_operator_wrote(tenant: Api, guarded: str, cluster: ControlPlane, add_nodes):
     pods = f"/api/v1/namespaces/{guarded}/pods"
     tenant.create(pods, make_pod("pod"))
-    for change in ({"annotations": {names.GPUS: "0"}}, {"labels": {names.REPLICA_INDEX: "0"}}):
+    ours = [{"annotations": {name: "{}"}} for name in (names.GPUS, names.POD_USAGE, names.POD_JOB)]
+    for change in (*ours, {"labels": {names.REPLICA_INDEX: "0"}}):
         with pytest.raises(ApiError, match="written by the operator of Batuta only"):
             tenant.patch(f"{pods}/pod", {"metadata": change})
     tenant.patch(f"{pods}/pod", {"metadata": {"annotations": {"mine": "1"}}})
@@ -124,39 +126,58 @@ def _gpus_of(cluster: ControlPlane, namespace: str, pod: str) -> str:
     return cluster.pod(namespace, pod)["metadata"].get("annotations", {}).get(names.GPUS, "")
 
 
-def test_an_agent_changes_its_own_node_and_the_pods_there(cluster: ControlPlane, guarded: str, add_nodes):
-    """Its token is bound to its pod, and says on which node that is."""
-    own, other = add_nodes(2)
+@pytest.fixture
+def agent_on(cluster: ControlPlane) -> Iterator[Callable[[str], str]]:
+    """The token of an agent on a node, with the chart's rights: it is bound to its pod, and says where that is."""
     release = release_of({"fullnameOverride": RELEASE, "agent": {"enabled": True}}, namespace=NAMESPACE)
     wanted = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-    cluster.apply([one for one in manifests(release) if one["metadata"]["name"] == AGENT and one["kind"] in wanted])
+    rights = [one for one in manifests(release) if one["metadata"]["name"] == AGENT and one["kind"] in wanted]
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    agent_pod = make_pod("agent", gpus=0)
-    agent_pod["spec"] |= {"serviceAccountName": AGENT, "nodeName": own, "schedulerName": "default-scheduler"}
-    made = cluster.api.create(pods, agent_pod)
-    bound = {"kind": "Pod", "apiVersion": "v1", "name": "agent", "uid": made["metadata"]["uid"]}
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT}/token"
-    token = cluster.api.create(path, asked)["status"]["token"]
-    report = {"metadata": {"annotations": {names.UTILISATION: "{}"}}}
-    try:
-        wait_until(
-            lambda: _patched(cluster, token, f"/api/v1/nodes/{own}", report) == "", "the agent to have its rights"
-        )
-        assert "not bound to this node" in _patched(cluster, token, f"/api/v1/nodes/{other}", report)
-        for more in ({"metadata": {"labels": {"a": "b"}}}, {"spec": {"unschedulable": True}}):
-            assert "and nothing else" in _patched(cluster, token, f"/api/v1/nodes/{own}", more)
-        team = f"/api/v1/namespaces/{guarded}/pods"
-        for name, node in (("here", own), ("there", other)):
-            cluster.api.create(team, make_pod(name, gpus=0))
-            cluster.bind(guarded, name, node)
-        usage = {"metadata": {"annotations": {names.POD_USAGE: "{}"}}}
-        assert _patched(cluster, token, f"{team}/here", usage) == ""
-        assert "not bound to this node" in _patched(cluster, token, f"{team}/there", usage)
-        forged = {"metadata": {"annotations": {names.GPUS: "0"}}}
-        assert "written by the operator" in _patched(cluster, token, f"{team}/here", forged)
-    finally:
-        cluster.api.delete(f"{pods}/agent", gracePeriodSeconds=0)
+
+    def token(node: str) -> str:
+        prepare(cluster)
+        cluster.apply(rights)
+        pod = make_pod("agent", gpus=0)
+        pod["spec"] |= {"serviceAccountName": AGENT, "nodeName": node, "schedulerName": "default-scheduler"}
+        made = cluster.api.create(pods, pod)
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": "agent", "uid": made["metadata"]["uid"]}
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT}/token"
+        found = cluster.api.create(path, asked)["status"]["token"]
+        its_node = f"/api/v1/nodes/{node}"
+        wait_until(lambda: _patched(cluster, found, its_node, REPORT) == "", "the agent to have its rights")
+        return found
+
+    yield token
+    cluster.api.delete(f"{pods}/agent", gracePeriodSeconds=0)
+
+
+def test_an_agent_changes_its_own_node_and_no_other(cluster: ControlPlane, guarded: str, add_nodes, agent_on):
+    own, other = add_nodes(2)
+    token = agent_on(own)
+    assert "not bound to this node" in _patched(cluster, token, f"/api/v1/nodes/{other}", REPORT)
+    written = (names.UTILISATION, names.PODS_USAGE, names.HEALTH_NOTES, names.HEALTH_FIGURES, names.CARDS)
+    for text in ("1", "2", None):
+        body = {"metadata": {"annotations": dict.fromkeys(written, text)}}
+        assert _patched(cluster, token, f"/api/v1/nodes/{own}", body) == ""
+    of_others: list[Json] = [
+        {"metadata": {"annotations": {name: "1"}}} for name in (names.MENDED, names.HEALTH_SEEN, "a")
+    ]
+    for more in (*of_others, {"metadata": {"labels": {"a": "b"}}}, {"spec": {"unschedulable": True}}):
+        assert "and nothing else" in _patched(cluster, token, f"/api/v1/nodes/{own}", more)
+
+
+def test_an_agent_changes_no_pod_even_without_the_policies(
+    cluster: ControlPlane, namespace: str, add_nodes: Any, agent_on: Callable[[str], str]
+):
+    (own,) = add_nodes(1)
+    token = agent_on(own)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    cluster.api.create(path, make_pod("here", gpus=0))
+    cluster.bind(namespace, "here", own)
+    usage = {"metadata": {"annotations": {names.POD_USAGE: "{}"}}}
+    for pod in (f"{path}/here", f"{path}/here/status", f"/api/v1/namespaces/{NAMESPACE}/pods/agent"):
+        assert "cannot patch resource" in _patched(cluster, token, pod, usage)
 
 
 def _patched(cluster: ControlPlane, token: str, path: str, body: Json) -> str:

@@ -24,7 +24,7 @@ from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AccessError, ApiError
 from batuta.backends.kube.client.informer import Informer
-from batuta.backends.kube.client.kinds import NODE, POD
+from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.health.annotations import (
     LONGEST_TEXT,
     MOST_NOTES,
@@ -42,7 +42,7 @@ from batuta.gpu.health.log_queue import KernelLogQueue, QueueBusy, QueuedLine
 from batuta.gpu.health.nvml_source import NvmlReader, PciAddresses, nvml_addresses
 from batuta.gpu.owners import Owner
 from batuta.gpu.pod_owners import KubeletUnavailable, PodOwners, query_kubelet
-from batuta.gpu.profiler.export import node_annotations, pod_annotations
+from batuta.gpu.profiler.export import node_annotations
 from batuta.gpu.profiler.usage import NodeUsage
 from batuta.spec.problem import InputError, Problem
 
@@ -76,7 +76,7 @@ async def open_node_client(
     except AccessError as error:
         raise InputError.of(str(error)) from None
     api = await stack.enter_async_context(Api(access, manager=MANAGER))
-    client = NodeClient(owners, NodeAnnotator(api, node), _informer(api, node, owners), kubelet_socket, api, node)
+    client = NodeClient(owners, NodeAnnotator(api, node), _informer(api, node, owners), kubelet_socket)
     _run_until_left(stack, client.pods.run())
     try:
         await asyncio.wait_for(client.pods.synced.wait(), _SYNC_WITHIN_S)
@@ -113,15 +113,16 @@ class NodeClient:
     annotator: NodeAnnotator
     pods: Informer[objects.Pod]
     kubelet_socket: Path
-    api: Api
-    node: str
     _silent: bool = False
 
     async def report(self, usage: NodeUsage) -> None:
-        """Writes the annotations of the node and of its pods."""
+        """Writes on the node what its GPUs are and do, and for which pods; with the next report if that fails."""
         await self._ask_kubelet()
-        found = {(owner.namespace, owner.pod): texts for owner, texts in pod_annotations(usage).items()}
-        await self.annotator.write(node_annotations(usage), found, list(self.pods.objects.values()))
+        uids = {key: pod.metadata.uid for key, pod in self.pods.objects.items()}
+        try:
+            await self.annotator.write(node_annotations(usage, uids))
+        except ApiError as error:
+            _log.warning("cannot annotate the node: %s", error)
 
     async def _ask_kubelet(self) -> None:
         """The second source: for GPUs whose processes cannot be seen."""
@@ -161,16 +162,16 @@ def report_health(
         return tuple(one for used in usage().gpus if used.index == gpu for one in used.owners)
 
     addresses = PciAddresses(state / ADDRESSES_FILE, partial(nvml_addresses, usage))
-    publish = partial(_annotate, client.api, client.node)
+    publish = partial(_annotate, client.annotator)
     notes = HealthNotesPublisher(KernelNotes(queue, addresses, whose), partial(publish, names.HEALTH_NOTES))
     figures = HealthFiguresPublisher(NvmlReader(usage), partial(publish, names.HEALTH_FIGURES))
     _run_until_left(stack, _repeat(notes.turn, KERNEL_LOG_INTERVAL_S, "the kernel log"))
     _run_until_left(stack, _repeat(figures.turn, NVML_INTERVAL_S, "the health of GPUs"))
 
 
-async def _annotate(api: Api, node: str, name: str, text: str) -> int:
-    """Writes an annotation of a node; its answer has what the operator wrote beside it."""
-    changed = await api.patch(NODE, node, {"metadata": {"annotations": {name: text or None}}})
+async def _annotate(annotator: NodeAnnotator, name: str, text: str) -> int:
+    """Writes an annotation of the node; the answer has what the operator wrote beside it."""
+    changed = await annotator.write({name: text})
     return read_seen(changed.metadata.annotations.get(names.HEALTH_SEEN, ""))
 
 

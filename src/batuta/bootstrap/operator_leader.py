@@ -27,8 +27,9 @@ from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver, 
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import RESTART_BACKOFF, KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
-from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
+from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used
 from batuta.backends.kube.operator.nodes import NodeReporter
+from batuta.backends.kube.operator.pod_usage import PodAnnotator, sharers_on
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWorkers
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
@@ -231,6 +232,7 @@ def kube_backend(
     reconciler.controllers.append(ParkingController(world, observed, writes))
     sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, reconciler.job_of)
     reconciler.controllers.append(UsageController(observed, reporter.__contains__, sharers, context.say))
+    reconciler.controllers.append(PodAnnotator(observed, binder.cluster.pods_on, writes, config.namespaces))
     if health is not None:
         controller = health(context, observed, reconciler.runs, tuple(config.gpu_resources))
         reconciler.controllers.append(controller)

@@ -17,12 +17,12 @@ from batuta.core.decide import SchedulerProfile
 from batuta.core.job import JobId
 from batuta.core.world import World
 from batuta.engine.fence import Fence
-from batuta.engine.history import History, Settings
+from batuta.engine.history import History
 from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine, Live
 from batuta.engine.observed_time import ObservedTime
 from batuta.engine.observers import Observer, Observers
-from batuta.engine.ports import Journal, LiveBackend, RecoveredWorld
+from batuta.engine.ports import Journal, LiveBackend, RecoveredWorld, Settings
 from batuta.engine.profile import live_cadence
 from batuta.engine.requests import Requests
 from batuta.engine.retention import Keep, Retention

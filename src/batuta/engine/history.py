@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from batuta.core.job import Job, SizeChoice
 from batuta.core.world import PastJob, World
 from batuta.engine.fence import Fence
 from batuta.engine.observers import Observer
+from batuta.engine.ports import Settings
 from batuta.engine.trials.measurement import remember
 from batuta.prediction.application_history import ApplicationHistory, KnownSpeed, choose_size, settle
 from batuta.prediction.duration import (
@@ -41,14 +41,6 @@ LEARN_AFTER_S = 30.0  # not sooner after the last time …
 LEARN_AFTER_SHARE = 0.05  # … and not before so many more jobs have ended, as a share of those that are known
 SAVE_EVERY_S = 30.0
 _REMEMBERED = 256  # jobs that ended last, so that an end that is told twice counts once
-
-
-class Settings(Protocol):
-    """Texts that outlive the server."""
-
-    def get(self, key: str) -> str | None: ...
-
-    def put(self, key: str, value: str) -> None: ...
 
 
 class History(Observer):

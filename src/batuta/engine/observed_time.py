@@ -15,21 +15,14 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+
+from batuta.engine.ports import Settings
 
 _log = logging.getLogger(__name__)
 SETTING = "observed-time"
 TOLERANCE_S = 60.0  # corrections up to this are no jump: they make nothing old
 LONGEST_GAP_S = 86_400.0  # the most that counts of a time in which no process was there to see it
 _MOST_JUMPS = 64
-
-
-class Settings(Protocol):
-    """Texts that outlive the process."""
-
-    def get(self, key: str) -> str | None: ...
-
-    def put(self, key: str, value: str) -> None: ...
 
 
 def steady_s() -> float:

@@ -1,4 +1,4 @@
-"""What the engine needs from outside: a backend that carries out commands, and a journal.
+"""What the engine needs from outside: a backend that carries out commands, a journal, and texts that last.
 
 A live backend has an `EventBuffer` for what it has to tell, in the order of time, and a clock that never goes back.
 """
@@ -29,6 +29,14 @@ class Backend(Protocol):
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
         """Begin to carry out commands, in this order; return what is already done."""
+
+
+class Settings(Protocol):
+    """Texts by key that outlive the process; one is durable when `put` returns."""
+
+    def get(self, key: str) -> str | None: ...
+
+    def put(self, key: str, value: str) -> None: ...
 
 
 class Journal(Protocol):

@@ -30,7 +30,7 @@ MOST_SERIES = 1_000
 MOST_SIZES = 64
 MOST_JOBS = 16  # the newest jobs whose speeds are kept for one size
 FEWEST_SIZES = 2  # with fewer sizes it is unknown how an application scales
-MOST_FORMS = 256  # fits that are kept for jobs that come again
+MOST_FITS = 256  # fits that are kept for jobs that come again
 ENOUGH_SPEED = 0.9  # of the best speed
 LEAST_EFFICIENCY = 0.5  # speed for each GPU, relative to that at the smallest size; sizes below it are not the best
 BEYOND_MEASURED = 2.0  # sizes up to so many times the largest that was measured, …
@@ -56,17 +56,17 @@ class KnownSpeed:
     jobs: int
     largest: int  # the most GPUs that were measured
     step_units: Mapping[int, float] = field(default_factory=dict)  # samples in a step by GPUs, where that is known
-    forms: FitCache = field(default_factory=FitCache, compare=False)
+    fits: FitCache = field(default_factory=FitCache, compare=False)
 
     def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:
         """The speed at each size up to `largest`, relative to one GPU."""
-        scaling = self.forms.scaling(self._measured(prior, largest))
+        scaling = self.fits.scaling(self._measured(prior, largest))
         assert scaling is not None  # there are rates
         return scaling.curve
 
     def doubt(self, prior: SpeedCurve, largest: int) -> FloatArray:
         """How unsure the speeds with 1, 2, … GPUs are: the standard deviation of their logs."""
-        return self.forms.doubt(self._measured(prior, largest))
+        return self.fits.doubt(self._measured(prior, largest))
 
     def _measured(self, prior: SpeedCurve, largest: int) -> SpeedMeasurements:
         return SpeedMeasurements(prior, largest, self.rates, self.step_units)
@@ -77,7 +77,7 @@ class ApplicationHistory:
 
     def __init__(self) -> None:
         self._series: dict[Series, _Sizes] = {}  # in the order of their last reports
-        self._forms = FitCache(MOST_FORMS)
+        self._fits = FitCache(MOST_FITS)
         self.version = 0  # grows with every change
 
     def saw(self, world: World, event: JobProgressed) -> None:
@@ -130,7 +130,7 @@ class ApplicationHistory:
             jobs=len({job for own in best.sizes.values() for job in own}),
             largest=max(footprint.gpus for footprint in best.sizes),
             step_units=best.batches,
-            forms=self._forms,
+            fits=self._fits,
         )
 
     def dump(self) -> list[Any]:

@@ -35,7 +35,7 @@ _DAY_S = 86_400.0
 FIRST_SD = 0.35  # spread of log seconds of what a job says is left when it has just begun …
 LAST_SD = 0.05  # … and when it is nearly done: it shrinks with the share of the work that is left
 UNKNOWN_SD = 1.5  # spread for a job without any history: P90 is seven times P50
-LAST = 500  # jobs over which it is measured, the last to end
+MOST_CALIBRATED = 500  # jobs that `CalibrationRecord` counts, the last to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class JobFeatures(NamedTuple):
 class Outcome:
     """How long a job took, or has taken so far."""
 
-    facts: JobFeatures
+    features: JobFeatures
     submit_s: float
     end_s: float  # when it ended; for one that still runs, when it was looked at
     work_s: float
@@ -172,7 +172,7 @@ class Outcome:
         if self.end_s <= now_s:
             return self
         done = (now_s - self.submit_s) / (self.end_s - self.submit_s)
-        return Outcome(self.facts, self.submit_s, now_s, max(self.work_s * done, LEAST_S), ended=False)
+        return Outcome(self.features, self.submit_s, now_s, max(self.work_s * done, LEAST_S), ended=False)
 
 
 class DurationHistory:
@@ -234,7 +234,7 @@ def spent_s(world: World, job: JobId) -> float:
     if math.isnan(first_s):
         return 0.0
     since_s = max(0.0, world.now_s - jobs.anchor_s.item(row))
-    served = jobs.attained_gpu_s.item(row) + jobs.gpus().item(row) * since_s
+    served = jobs.attained_gpu_s.item(row) + jobs.held.item(row) * since_s
     return work_done_s(jobs.jobs[row], served, world.now_s - first_s) or 0.0
 
 
@@ -295,7 +295,7 @@ class Calibration:
 class CalibrationRecord:
     """Counts the jobs that end within the forecast made when they were submitted. Bounded."""
 
-    def __init__(self, last: int = LAST) -> None:
+    def __init__(self, last: int = MOST_CALIBRATED) -> None:
         self._met: deque[tuple[bool, ...]] = deque(maxlen=last)
         self._total = 0
 

@@ -82,39 +82,39 @@ class GroupModel:
         for outcome in outcomes:
             entry = (float(np.log(outcome.work_s)), outcome.ended)
             for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
-                groups.setdefault(key_of(outcome.facts), deque(maxlen=MOST_PER_GROUP)).append(entry)
+                groups.setdefault(key_of(outcome.features), deque(maxlen=MOST_PER_GROUP)).append(entry)
         self._known: dict[tuple[int, Hashable], FloatArray] = {}
 
-    def _group(self, kind: int, facts: JobFeatures) -> Sequence[tuple[float, bool]]:
-        return self._groups[kind].get(KINDS[kind][1](facts), ())
+    def _group(self, kind: int, features: JobFeatures) -> Sequence[tuple[float, bool]]:
+        return self._groups[kind].get(KINDS[kind][1](features), ())
 
-    def kind_of(self, facts: JobFeatures) -> int:
+    def kind_of(self, features: JobFeatures) -> int:
         """The most specific kind of group with enough jobs that are over; for want of one, all jobs."""
-        return next((kind for kind in range(ALL_JOBS) if self.jobs(kind, facts) >= ENOUGH_JOBS), ALL_JOBS)
+        return next((kind for kind in range(ALL_JOBS) if self.jobs(kind, features) >= ENOUGH_JOBS), ALL_JOBS)
 
-    def jobs(self, kind: int, facts: JobFeatures) -> int:
+    def jobs(self, kind: int, features: JobFeatures) -> int:
         """How many jobs the group has that are over."""
-        return sum(ended for _, ended in self._group(kind, facts))
+        return sum(ended for _, ended in self._group(kind, features))
 
-    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
-        return np.array([self.predict(one) for one in facts])
+    def predict_all(self, features: Sequence[JobFeatures]) -> FloatArray:
+        return np.array([self.predict(one) for one in features])
 
-    def predict(self, facts: JobFeatures, kind: int | None = None) -> FloatArray:
+    def predict(self, features: JobFeatures, kind: int | None = None) -> FloatArray:
         """Log seconds at each level. There has to be a job, in all."""
-        kind = self.kind_of(facts) if kind is None else kind
-        key = (kind, KINDS[kind][1](facts))
+        kind = self.kind_of(features) if kind is None else kind
+        key = (kind, KINDS[kind][1](features))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._work_out(kind, facts)
+            known = self._known[key] = self._work_out(kind, features)
         return known
 
-    def _work_out(self, kind: int, facts: JobFeatures) -> FloatArray:
-        own = self._group(kind, facts)
+    def _work_out(self, kind: int, features: JobFeatures) -> FloatArray:
+        own = self._group(kind, features)
         values = np.array([value for value, _ in own])
         found = survival_quantiles(values, np.array([ended for _, ended in own], bool))
         if kind == ALL_JOBS:
             return found
-        wider = self.predict(facts, _WIDER_KIND[kind])
+        wider = self.predict(features, _WIDER_KIND[kind])
         return (len(values) * found + WIDER * wider) / (len(values) + WIDER)
 
 
@@ -129,32 +129,32 @@ class BoostedModel:
     def __init__(self, outcomes: Sequence[Outcome], groups: GroupModel) -> None:
         newest = outcomes[-MOST_TO_BOOST:]
         running = _Medians()
-        features = np.array([running.look_and_add(one) for one in newest])
+        inputs = np.array([running.look_and_add(one) for one in newest])
         logs = np.array([_log_work(one, groups) for one in newest])
         self._medians = running
         self._cache: dict[JobFeatures, FloatArray] = {}  # a forecast takes milliseconds, and jobs come in swarms
         regressor: Any = import_module("sklearn.ensemble").HistGradientBoostingRegressor
         self._threads: Any = import_module("threadpoolctl").ThreadpoolController()
         with self._alone():
-            self._levels = [regressor(quantile=level, **_SETTINGS).fit(features, logs) for level in LEVELS]
+            self._levels = [regressor(quantile=level, **_SETTINGS).fit(inputs, logs) for level in LEVELS]
 
     def _alone(self) -> Any:
         """One thread: the others are needed elsewhere, and such small work only makes them wait for it."""
         return self._threads.limit(limits=1, user_api="openmp")
 
-    def predict(self, facts: JobFeatures) -> FloatArray:
-        found = self._cache.get(facts)
+    def predict(self, features: JobFeatures) -> FloatArray:
+        found = self._cache.get(features)
         if found is None:
             if len(self._cache) >= MOST_CACHED:
                 self._cache.clear()
-            found = self._cache[facts] = self.predict_all([facts])[0]
+            found = self._cache[features] = self.predict_all([features])[0]
         return found
 
-    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
+    def predict_all(self, features: Sequence[JobFeatures]) -> FloatArray:
         """The same for many, which takes hardly longer than for one."""
-        features = np.array([self._medians.look(one) for one in facts])
+        inputs = np.array([self._medians.look(one) for one in features])
         with self._alone():
-            levels = [one.predict(features) for one in self._levels]
+            levels = [one.predict(inputs) for one in self._levels]
         return np.sort(np.stack(levels, axis=1))
 
 
@@ -162,7 +162,7 @@ def _log_work(outcome: Outcome, groups: GroupModel) -> float:
     """A job that still runs counts with what is to be expected of one that has lasted so long."""
     if outcome.ended:
         return math.log(outcome.work_s)
-    belief = Quantiles.of(np.exp(groups.predict(outcome.facts)))
+    belief = Quantiles.of(np.exp(groups.predict(outcome.features)))
     return math.log(outcome.work_s + belief.left_after(outcome.work_s).p50_s)
 
 
@@ -173,19 +173,19 @@ class _Medians:
         self._groups: list[dict[Hashable, _Sorted]] = [{} for _ in KINDS]
 
     def look_and_add(self, outcome: Outcome) -> list[float]:
-        found = self.look(outcome.facts)
+        found = self.look(outcome.features)
         if outcome.ended:
             log_s = math.log(outcome.work_s)
             for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
-                groups.setdefault(key_of(outcome.facts), _Sorted()).add(log_s)
+                groups.setdefault(key_of(outcome.features), _Sorted()).add(log_s)
         return found
 
-    def look(self, facts: JobFeatures) -> list[float]:
-        features = [math.log2(max(facts.gpus, 1)), facts.hour]
+    def look(self, features: JobFeatures) -> list[float]:
+        found = [math.log2(max(features.gpus, 1)), features.hour]
         for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
-            own = groups.get(key_of(facts))
-            features += [math.nan] * 3 if own is None else own.summary()
-        return features
+            own = groups.get(key_of(features))
+            found += [math.nan] * 3 if own is None else own.summary()
+        return found
 
 
 @dataclass(slots=True)
@@ -273,14 +273,14 @@ class DurationModel:
         """Whether boosting predicted better than the groups of similar jobs."""
         return self.boosted is not None
 
-    def predict(self, facts: JobFeatures) -> ExpectedWork:
-        """How long a job with these facts will take on one GPU of the reference type."""
-        kind = self.groups.kind_of(facts)
+    def predict(self, features: JobFeatures) -> ExpectedWork:
+        """How long a job with these features will take on one GPU of the reference type."""
+        kind = self.groups.kind_of(features)
         if self.boosted is not None:
-            logs, jobs = self.boosted.predict(facts), self.jobs
+            logs, jobs = self.boosted.predict(features), self.jobs
             source = f"boosting over {KINDS[kind][0]} and more"
         else:
-            logs, jobs = self.groups.predict(facts, kind), self.groups.jobs(kind, facts)
+            logs, jobs = self.groups.predict(features, kind), self.groups.jobs(kind, features)
             source = KINDS[kind][0]
         moved = np.minimum(self.tracker.move(logs), LONGEST_LOG_S)
         return ExpectedWork(Quantiles.of(np.exp(moved)).seconds, source, jobs)
@@ -321,7 +321,7 @@ def _walk_forward(ordered: Sequence[Outcome], intervals: int, *, boosted: bool) 
         model: GroupModel | BoostedModel = GroupModel(known)
         if boosted and len(known) >= FEWEST_TO_BOOST:
             model = BoostedModel(known, GroupModel(known))
-        predicted.append(model.predict_all([one.facts for one in interval]))
+        predicted.append(model.predict_all([one.features for one in interval]))
         outcomes += interval
     limit = WIDE_LIMIT if boosted else LIMIT
     if not outcomes:

@@ -120,14 +120,14 @@ class GangTest(NamedTuple):
     hung: bool
 
 
-class Finding(NamedTuple):
+class SearchResult(NamedTuple):
     """What follows from tests. Nothing where neither one node nor two explain them: the program, or more nodes, do."""
 
     faulty: frozenset[NodeName] = frozenset()  # the gang runs without it; two of them hang only together
     to_test: frozenset[NodeName] = frozenset()  # the suspects to run together next, with nodes that are not suspects
 
 
-def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
+def find_faulty_nodes(tests: Sequence[GangTest]) -> SearchResult:
     """Return what follows from the tests so far; at least one must have hung."""
     hung = [one.nodes for one in tests if one.hung]
     if not hung:
@@ -138,11 +138,11 @@ def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
     if len(singles) == 1:
         (alone,) = singles
         is_proven = all(alone < pair for pair in pairs)
-        return Finding(faulty=alone) if is_proven else Finding(to_test=suspects - alone)
+        return SearchResult(faulty=alone) if is_proven else SearchResult(to_test=suspects - alone)
     possible = singles or pairs
     if len(possible) == 1:
-        return Finding(faulty=possible[0])
-    return Finding(to_test=_half(possible)) if possible else Finding()
+        return SearchResult(faulty=possible[0])
+    return SearchResult(to_test=_half(possible)) if possible else SearchResult()
 
 
 def _possible(

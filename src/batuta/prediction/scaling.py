@@ -138,7 +138,7 @@ class FitCache:
             return None
         if len(spots) == 1:
             return _by_prior(measured, spots)
-        return _by_fit(measured, spots, self._form(measured))
+        return _by_fit(measured, spots, self._fit(measured))
 
     def doubt(self, measured: SpeedMeasurements) -> FloatArray:
         """How unsure the speeds with 1, 2, … GPUs are: the standard deviation of their logs."""
@@ -147,19 +147,19 @@ class FitCache:
             doublings = np.log2(n / next(iter(spots)).gpus) if spots else np.inf + n
             return np.hypot(ERROR, DOUBT_PER_DOUBLING * doublings)
         shapes = Shapes(n, measured.step(n) / n, n >= _wide_from(spots))
-        return self._form(measured).log_deviation(shapes)
+        return self._fit(measured).log_deviation(shapes)
 
-    def _form(self, measured: SpeedMeasurements) -> StepModel:
+    def _fit(self, measured: SpeedMeasurements) -> StepModel:
         key = measured.key
-        form = self._known.get(key)
-        if form is None:
-            form = _unfitted(measured)
-            refit([form])
-            self._keep(key, form)
-        return form
+        fit = self._known.get(key)
+        if fit is None:
+            fit = _unfitted(measured)
+            refit([fit])
+            self._keep(key, fit)
+        return fit
 
-    def _keep(self, key: Hashable, form: StepModel) -> None:
-        self._known[key] = form
+    def _keep(self, key: Hashable, fit: StepModel) -> None:
+        self._known[key] = fit
         if len(self._known) > self._most:
             # In one go, and without a complaint if another thread was faster.
             oldest, *_ = tuple(self._known)
@@ -169,13 +169,13 @@ class FitCache:
 def fit_all(asked: Iterable[tuple[FitCache, SpeedMeasurements]]) -> None:
     """Fits side by side what will be asked for and is not known yet: all take little longer than one."""
     missing = [
-        (forms, measured.key, _unfitted(measured))
-        for forms, measured in asked
-        if len(measured.spots) > 1 and measured.key not in forms._known
+        (fits, measured.key, _unfitted(measured))
+        for fits, measured in asked
+        if len(measured.spots) > 1 and measured.key not in fits._known
     ]
     refit([model for _, _, model in missing])
-    for forms, key, model in missing:
-        forms._keep(key, model)
+    for fits, key, model in missing:
+        fits._keep(key, model)
 
 
 def _unfitted(measured: SpeedMeasurements) -> StepModel:
@@ -183,13 +183,12 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
     spots = measured.spots
     first = math.log(next(iter(spots.values())))
     model = StepModel()
-    relative = {s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()}
+    relative = {spot: math.exp(_noticed(math.log(rate) - first) * LOG_RESOLUTION) for spot, rate in spots.items()}
     for point, step_s in _steps_s(measured, relative).items():
         model.add(point, math.nan, step_s)
     largest = max(measured.largest, *(spot.gpus for spot in spots))
     sizes = [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
-    shape = shape_of(measured.prior, sizes[-1])
-    prior = measured.prior
+    prior, shape = measured.prior, shape_of(measured.prior, sizes[-1])
     ratios = [math.log(rate / shape[spot.gpus - 1] / prior.spread(1 + spot.wide, 1)) for spot, rate in relative.items()]
     one = math.exp(median(ratios))
     expected = {ScalePoint(False, n): one * shape[n - 1] for n in sizes}
@@ -217,12 +216,12 @@ def _by_prior(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float]) ->
     return _scaling(measured, shape[:largest], prior.across_nodes, one)
 
 
-def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form: StepModel) -> Scaling:
+def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], fit: StepModel) -> Scaling:
     largest = _largest(measured)
     n: FloatArray = np.arange(1.0, max(largest, *(spot.gpus for spot in spots)) + 1)
-    rate, across = _rates(measured, spots, form, n, wide=False), measured.prior.across_nodes
+    rate, across = _rates(measured, spots, fit, n, wide=False), measured.prior.across_nodes
     if any(spot.wide for spot in spots):
-        far = _rates(measured, spots, form, n, wide=True)
+        far = _rates(measured, spots, fit, n, wide=True)
         across = _across(measured, spots, rate, far)
         rate = np.where(n >= _wide_from(spots), far / across, rate)
     rate = _bounded(sorted({spot.gpus for spot in spots}), rate)
@@ -231,24 +230,24 @@ def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form
 
 
 def _rates(
-    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form: StepModel, n: FloatArray, *, wide: bool
+    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], fit: StepModel, n: FloatArray, *, wide: bool
 ) -> FloatArray:
-    """Units per second at each size by the form, moved so that it goes through what was measured."""
-    rates = _fitted(measured, form, n, wide=wide)
+    """Units per second at each size by the fit, moved so that it goes through what was measured."""
+    rates = _fitted(measured, fit, n, wide=wide)
     own = [spot for spot in spots if spot.wide == wide]
     if not own:
-        # How much faster the job is than its form can only be seen on the other side.
+        # How much faster the job is than its fit can only be seen on the other side.
         spot, rate = next(iter(spots.items()))
-        return rates * rate / float(_fitted(measured, form, np.array([float(spot.gpus)]), wide=spot.wide)[0])
+        return rates * rate / float(_fitted(measured, fit, np.array([float(spot.gpus)]), wide=spot.wide)[0])
     gpus = [spot.gpus for spot in own]
     misses = np.log([spots[spot] for spot in own]) - np.log(rates[np.array(gpus) - 1])
     found: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
     return found
 
 
-def _fitted(measured: SpeedMeasurements, form: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:
+def _fitted(measured: SpeedMeasurements, fit: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:
     step = measured.step(n)
-    return step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
+    return step / fit.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
 
 
 def _across(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray) -> float:
@@ -271,7 +270,7 @@ def _wide_from(spots: Mapping[ScalePoint, float]) -> float:
 def _bounded(sizes: list[int], rate: FloatArray) -> FloatArray:
     """Return plausible rates; `sizes` are the measured ones.
 
-    None is above linear. Where the form leaves the range of the two measured sizes around it, it is straight
+    None is above linear. Where the fit leaves the range of the two measured sizes around it, it is straight
     in logs instead. And a job that gained little from its last GPUs does not gain more from the next ones.
     """
     n = np.arange(1, len(rate) + 1)

@@ -86,7 +86,7 @@ class LearnedScaling:
 
     prior: SpeedCurve
     largest: int
-    forms: FitCache = field(default_factory=FitCache)
+    fits: FitCache = field(default_factory=FitCache)
     asked: tuple[float | None, ...] = ()  # empty after all records have begun anew, in another unit
     answer: Scaling | None = None
 
@@ -94,7 +94,7 @@ class LearnedScaling:
         """How the job scales; None until something was measured. The noise scale counts in samples."""
         asked = self._question(records, noise_samples)
         if asked != self.asked:
-            self.answer, self.asked = self.forms.scaling(self._measured(records, noise_samples)), asked
+            self.answer, self.asked = self.fits.scaling(self._measured(records, noise_samples)), asked
         return self.answer
 
     def to_fit(
@@ -102,7 +102,7 @@ class LearnedScaling:
     ) -> Iterator[tuple[FitCache, SpeedMeasurements]]:
         """What `of` would have to fit, so that it can be done together with that of others."""
         if len(records) > 1 and self._question(records, noise_samples) != self.asked:
-            yield self.forms, self._measured(records, noise_samples)
+            yield self.fits, self._measured(records, noise_samples)
 
     def _question(
         self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None

@@ -61,26 +61,26 @@ def log_times_and_slopes(
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """The same, and their derivatives by the seven parameters in a new last axis."""
     forward = _Forward(parameters, shapes)
-    return forward.log_pass, forward.log_step, *forward.slopes(parameters)
+    return forward.log_pass, forward.log_step, *forward.slopes()
 
 
 class _Forward:
-    """One evaluation of the form, with what its derivatives need."""
+    """One evaluation of the model, with what its derivatives need."""
 
     def __init__(self, parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0) -> None:
         logs = np.clip(parameters, -_LOG_LIMIT, _LOG_LIMIT)
-        level = np.exp(logs[..., :6])
-        fixed, by_batch = level[..., 0], level[..., 1] * shapes.batch
+        level = np.exp(logs[..., :_OVERLAP])
+        fixed, by_batch = level[..., _FIXED], level[..., _BATCH] * shapes.batch
         wide = shapes.wide
-        base = np.where(wide, level[..., 2], level[..., 4])
-        by_gpu = np.where(wide, level[..., 3], level[..., 5]) * np.maximum(shapes.gpus - 2.0, 0.0)
+        base = np.where(wide, level[..., _WIDE], level[..., _NEAR])
+        by_gpu = np.where(wide, level[..., _WIDE_N], level[..., _NEAR_N]) * np.maximum(shapes.gpus - 2.0, 0.0)
         alone = shapes.gpus <= 1
         self.wide, self.alone = wide, alone
         self.log_pass = np.log(fixed + by_batch) + slower
         self.fixed_share = fixed / (fixed + by_batch)
         self.base_share = base / (base + by_gpu)
         self.log_sync = np.log(base + by_gpu)
-        self.overlap = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(parameters[..., 6], -30.0, 30.0)))
+        self.overlap = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(parameters[..., _OVERLAP], -30.0, 30.0)))
         # exp(γ·(sync − pass)): how much more the one counts than the other.
         with np.errstate(over="ignore"):
             odds = np.exp(np.clip(self.overlap * (self.log_sync - self.log_pass), -500.0, 500.0))
@@ -88,23 +88,20 @@ class _Forward:
         self.excess = np.where(alone, 0.0, np.log1p(odds) / self.overlap)
         self.log_step = self.log_pass + self.excess
 
-    def slopes(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
-        shape = (*self.log_pass.shape, PARAMETERS)
-        of_pass, of_step = np.zeros(shape), np.zeros(shape)
-        of_pass[..., 0] = self.fixed_share
-        of_pass[..., 1] = 1.0 - self.fixed_share
-        share = self.pass_share
-        of_step[..., 0] = share * self.fixed_share
-        of_step[..., 1] = share * (1.0 - self.fixed_share)
-        sync = 1.0 - share
-        of_step[..., 2] = np.where(self.wide, sync * self.base_share, 0.0)
-        of_step[..., 3] = np.where(self.wide, sync * (1.0 - self.base_share), 0.0)
-        of_step[..., 4] = np.where(self.wide, 0.0, sync * self.base_share)
-        of_step[..., 5] = np.where(self.wide, 0.0, sync * (1.0 - self.base_share))
+    def slopes(self) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of the logs of a pass and of a step by each parameter."""
+        of_pass = np.zeros((*self.log_pass.shape, PARAMETERS))
+        of_pass[..., _FIXED] = self.fixed_share
+        of_pass[..., _BATCH] = 1.0 - self.fixed_share
+        of_step: FloatArray = self.pass_share[..., None] * of_pass
+        sync = 1.0 - self.pass_share
+        for base, by_gpu, here in ((_WIDE, _WIDE_N, self.wide), (_NEAR, _NEAR_N, ~self.wide)):
+            of_step[..., base] = np.where(here, sync * self.base_share, 0.0)
+            of_step[..., by_gpu] = np.where(here, sync * (1.0 - self.base_share), 0.0)
         by_overlap = (sync * (self.log_sync - self.log_pass) - self.excess) / self.overlap
         part = (self.overlap - 1.0) / MOST_OVERLAP
         by_logit = by_overlap * MOST_OVERLAP * part * (1.0 - part)
-        of_step[..., 6] = np.where(self.alone, 0.0, by_logit)
+        of_step[..., _OVERLAP] = np.where(self.alone, 0.0, by_logit)
         return of_pass, of_step
 
 
@@ -304,11 +301,11 @@ def _usable(seconds: FloatArray) -> BoolArray:
     return np.isfinite(seconds) & (seconds > 0)
 
 
-def log_deviation(fits: Fits, rows: int, shapes: Shapes) -> FloatArray:
+def log_deviation(fits: Fits, row: int, shapes: Shapes) -> FloatArray:
     """Standard deviation of the log of the step time of one problem at other shapes."""
-    _, _, _, of_step = log_times_and_slopes(fits.parameters[rows], shapes)
-    variance = np.einsum("pi,ij,pj->p", of_step, fits.covariance[rows], of_step)
-    found: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
+    _, _, _, of_step = log_times_and_slopes(fits.parameters[row], shapes)
+    variance = np.einsum("pi,ij,pj->p", of_step, fits.covariance[row], of_step)
+    found: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[row] ** 2)
     return found
 
 

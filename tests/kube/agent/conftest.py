@@ -68,7 +68,7 @@ class AgentNode:
 
 
 def pod_annotations(cluster: ControlPlane, namespace: str, pod: str) -> dict[str, Any]:
-    """What the agent wrote on a pod."""
+    """What the operator wrote on a pod, by the word of its node's agent."""
     return _of_agent(cluster.pod(namespace, pod))
 
 

@@ -1,12 +1,27 @@
-"""An agent on a real cluster: what it writes on its node and its pods, and what it takes back."""
+"""An agent and an operator on a real cluster: what they write on a node and on its pods, and what they take back."""
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.kube.agent.conftest import CONTAINER, WITHIN_S, AgentNode, MakeNodes, pod_annotations
 from tests.support.gpu_work import end
 from tests.support.kube.control_plane import ControlPlane, wait_until
+from tests.support.kube.operator_process import OperatorProcess, grant, prepare, refused
 from tests.support.kube.pods import make_pod
+
+
+@pytest.fixture(autouse=True)
+def operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    """With the rights of the chart, which are enough."""
+    prepare(cluster)
+    mark = cluster.requests.mark()
+    with OperatorProcess(cluster, tmp_path, kubeconfig=grant(cluster)):
+        yield
+    assert refused(cluster, mark) == []
 
 
 def bound_pod(cluster: ControlPlane, namespace: str, node: AgentNode, name: str, job: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from batuta.backends.kube import names
 from batuta.gpu.native_libraries import VGPU_VARIABLE
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, query_kubelet
-from tests.kube.agent.conftest import pod_annotations
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.flags import Options
 from tests.support.kube.image import PYTHON, write_image
@@ -48,16 +48,26 @@ class Place:
     log: Path
     kubelet_socket: Path
 
-    def annotated(self, namespace: str) -> dict[str, Any]:
-        """What the agent wrote on the pods, once it has on all of them."""
-        found = {name: pod_annotations(self.cluster, namespace, name) for name in REQUESTS}
-        return found if all(found.values()) else {}
+    def told(self, namespace: str) -> dict[str, tuple[Any, Any]]:
+        """What the agent tells of each pod and of its job."""
+        pods = self.cluster.api.items(f"/api/v1/namespaces/{namespace}/pods")
+        names_of = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
+        jobs = self._said(names.PODS_USAGE).get("jobs", ())
+        told = ((uid, usage, one["job"]) for one in jobs for uid, usage in one["pods"].items())
+        return {names_of[uid]: (usage, job) for uid, usage, job in told if uid in names_of}
+
+    def all_told(self, namespace: str) -> dict[str, tuple[Any, Any]]:
+        """The same, once it is told of all pods."""
+        found = self.told(namespace)
+        return found if found.keys() == REQUESTS.keys() else {}
 
     def owners(self) -> int:
         """How many pods have the GPU, by the node's annotation."""
+        return self._said(names.UTILISATION)["gpus"][0]["owners"]
+
+    def _said(self, name: str) -> Any:
         node = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")
-        said = json.loads(node["metadata"]["annotations"]["batuta.dev/gpu.utilisation"])
-        return said["gpus"][0]["owners"]
+        return json.loads(node["metadata"].get("annotations", {}).get(name, "{}"))
 
     def submit(self, namespace: str, name: str, **more: Any) -> None:
         """A pod that keeps the GPU busy. It sees the node's processes: a virtual GPU goes by their pids."""
@@ -112,15 +122,15 @@ def test_processes_in_real_containers_are_their_pods(place: Place):
     for name, more in REQUESTS.items():
         place.submit(namespace, name, **more)
     # then the agent finds each of them by its control groups
-    found = wait_until(lambda: place.annotated(namespace), f"annotations; {place.log}", WITHIN_S)
-    for name, said in found.items():
-        assert said["job"]["name"] == f"job-{name}"
-        assert (said["usage"]["gpus"], said["usage"]["memoryMib"]) == ([0], 3072)
+    found = wait_until(lambda: place.all_told(namespace), f"what is told; {place.log}", WITHIN_S)
+    for name, (usage, job) in found.items():
+        assert job["name"] == f"job-{name}"
+        assert (usage["gpus"], usage["memoryMib"]) == ([0], 3072)
     assert place.owners() == len(REQUESTS)
     # and the kubelet says that none of them was given a GPU as a whole
     assert query_kubelet(place.kubelet_socket) == {}
     # when one of them is gone, then the others keep theirs
     place.cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/besteffort")
     wait_until(lambda: place.owners() == len(REQUESTS) - 1, "one to go", WITHIN_S)
-    assert pod_annotations(place.cluster, namespace, "burstable")["usage"]["gpus"] == [0]
+    assert place.told(namespace)["burstable"][0]["gpus"] == [0]
     place.cluster.delete_namespace(namespace)

@@ -10,7 +10,7 @@ from tests.support.kube.control_plane import ControlPlane
 
 ALL = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RIGHTS = {
-    "pods": {"list", "watch", "patch"},
+    "pods": {"list", "watch"},
     "pods/status": set(),
     "pods/exec": set(),
     "pods/log": set(),

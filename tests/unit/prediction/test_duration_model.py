@@ -21,7 +21,7 @@ from batuta.prediction.duration_model import (
 SPREAD = 0.5
 
 
-def facts(user: str = "ana", name: str = "train", queue: str = "q", gpus: int = 1) -> JobFeatures:
+def features(user: str = "ana", name: str = "train", queue: str = "q", gpus: int = 1) -> JobFeatures:
     return JobFeatures(user, name, queue, gpus, 12)
 
 
@@ -32,7 +32,7 @@ def outcomes(count: int, seed: int, users: int = 4, every_s: float = 3600.0) -> 
         user = int(chance.integers(users))
         work_s = float(np.exp(5 + user + SPREAD * chance.standard_normal()))
         submit_s = number * every_s
-        yield Outcome(facts(f"u{user}"), submit_s, submit_s + work_s, work_s)
+        yield Outcome(features(f"u{user}"), submit_s, submit_s + work_s, work_s)
 
 
 def model_of(known: list[Outcome], **options: object) -> DurationModel:
@@ -43,7 +43,7 @@ def model_of(known: list[Outcome], **options: object) -> DurationModel:
 
 def coverage(model: DurationModel, held_back: list[Outcome]) -> list[float]:
     """The share of jobs within each quantile."""
-    met = [np.array(model.predict(one.facts).seconds) >= one.work_s for one in held_back]
+    met = [np.array(model.predict(one.features).seconds) >= one.work_s for one in held_back]
     return np.mean(met, axis=0).tolist()
 
 
@@ -53,14 +53,14 @@ def test_of_too_few_jobs_nothing_is_learned() -> None:
 
 def test_the_most_alike_jobs_speak_and_are_named() -> None:
     known = list(outcomes(400, seed=1))
-    told = model_of(known).predict(facts("u2"))
+    told = model_of(known).predict(features("u2"))
     assert told.source == "the same user, name and size"
-    assert told.jobs == sum(one.facts.user == "u2" for one in known)
+    assert told.jobs == sum(one.features.user == "u2" for one in known)
     assert told.p50_s == pytest.approx(math.exp(7), rel=0.2)
 
 
 def test_a_stranger_is_told_what_all_jobs_say() -> None:
-    told = model_of(list(outcomes(400, seed=1))).predict(facts("new", "other", "elsewhere", 64))
+    told = model_of(list(outcomes(400, seed=1))).predict(features("new", "other", "elsewhere", 64))
     assert told.source == "all jobs"
     assert math.exp(5) < told.p50_s < math.exp(8)
     assert told.p90_s > math.exp(7.5)
@@ -79,7 +79,7 @@ def test_jobs_that_still_run_do_not_make_forecasts_too_short() -> None:
     # Most of those that came lately still run; those that are over are the short ones.
     known = [one.as_of(now_s) for one in everything]
     assert sum(not one.ended for one in known[-300:]) > 50
-    found = GroupModel(known).predict(facts("u0"))[LEVELS.index(0.9)]
+    found = GroupModel(known).predict(features("u0"))[LEVELS.index(0.9)]
     assert found == pytest.approx(5 + SPREAD * 1.28, abs=0.15)
 
 
@@ -104,17 +104,17 @@ def test_however_many_jobs_miss_a_forecast_it_moves_within_limits() -> None:
 def test_a_tracker_that_is_handed_on_goes_on() -> None:
     known = list(outcomes(50, seed=1))
     previous = model_of(known)
-    before = previous.predict(facts("u1"))
+    before = previous.predict(features("u1"))
     for _ in range(20):
         previous.tracker.ended(50.0, np.zeros(len(LEVELS)))
-    told = model_of(known, previous=previous).predict(facts("u1"))
+    told = model_of(known, previous=previous).predict(features("u1"))
     assert told.p50_s > 1.2 * before.p50_s
-    assert told == previous.predict(facts("u1"))
+    assert told == previous.predict(features("u1"))
 
 
 def test_the_same_history_makes_the_same_forecasts_in_any_order_of_asking() -> None:
     known = list(outcomes(300, seed=3))
-    asked = [facts(f"u{k}", name) for k in range(5) for name in ("train", "other")]
+    asked = [features(f"u{k}", name) for k in range(5) for name in ("train", "other")]
     forwards, backwards = model_of(known), model_of(list(reversed(known)))
     there = [forwards.predict(one) for one in asked]
     back = [backwards.predict(one) for one in reversed(asked)]
@@ -131,7 +131,7 @@ def test_the_loss_is_least_for_honest_quantiles() -> None:
 
 def test_every_group_is_a_part_of_the_next_wider_one() -> None:
     # Else what a group says would depend on who asks first.
-    one, other = facts("ana", "a", "q", 1), facts("ben", "a", "q", 2)
+    one, other = features("ana", "a", "q", 1), features("ben", "a", "q", 2)
     assert KINDS[2][1](one) == KINDS[2][1](other)
     assert KINDS[-1][1](one) == KINDS[-1][1](other)
 
@@ -150,6 +150,6 @@ def test_boosting_is_used_where_it_is_better_and_keeps_its_word() -> None:
     model = learn(known[:750])
     assert model is not None
     assert model.boosts
-    assert "boosting" in model.predict(known[0].facts).source
+    assert "boosting" in model.predict(known[0].features).source
     assert 0.8 <= coverage(model, known[750:])[-1] <= 0.97
-    assert model.predict(known[23].facts).p50_s > 5 * model.predict(known[0].facts).p50_s
+    assert model.predict(known[23].features).p50_s > 5 * model.predict(known[0].features).p50_s

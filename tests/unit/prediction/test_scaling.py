@@ -175,9 +175,9 @@ def test_samples_beyond_the_gradient_noise_count_for_less() -> None:
 
 
 def test_what_changes_little_is_not_fitted_again_and_still_goes_through_the_points() -> None:
-    forms = FitCache()
-    before = sure(forms.scaling(measured({1: 10.0, 4: 30.0})))
-    after = sure(forms.scaling(measured({1: 10.0, 4: 30.05})))
+    fits = FitCache()
+    before = sure(fits.scaling(measured({1: 10.0, 4: 30.0})))
+    after = sure(fits.scaling(measured({1: 10.0, 4: 30.05})))
     assert before.curve.at(4) == pytest.approx(3.0)
     assert after.curve.at(4) == pytest.approx(3.005)
     assert after == scaling({1: 10.0, 4: 30.05}), "what was asked before makes no difference"
@@ -187,8 +187,8 @@ def test_many_fits_at_once_are_the_same_as_one_by_one() -> None:
     asked = [measured({1: 10.0, 2: 10.0 + k, 8: 30.0 + k}) for k in range(6)]
     shared = [FitCache() for _ in asked]
     fit_all(zip(shared, asked, strict=True))
-    for forms, one in zip(shared, asked, strict=True):
-        assert sure(forms.scaling(one)).curve.speeds == pytest.approx(
+    for fits, one in zip(shared, asked, strict=True):
+        assert sure(fits.scaling(one)).curve.speeds == pytest.approx(
             sure(FitCache().scaling(one)).curve.speeds, rel=1e-9
         )
 

@@ -86,10 +86,12 @@ MENDED: Final = "batuta.dev/mended"
 BURN_IN: Final = "batuta.dev/burn-in"  # a label of pods that burn something in: which attempt they are
 EXPECTED_UTILISATION: Final = "batuta.dev/expected-utilisation"
 """How busy history says that a pod will keep its GPU, from 0 to 1; written together with the binding."""
-GPU_PREFIX: Final = "batuta.dev/gpu."  # of all annotations that the agent writes, on nodes and on pods
-UTILISATION: Final = f"{GPU_PREFIX}utilisation"
+UTILISATION: Final = "batuta.dev/gpu.utilisation"
 """On a node, written by the agent: how busy each GPU is, as JSON with the time of measurement."""
-POD_USAGE: Final = f"{GPU_PREFIX}usage"  # on a pod, written by the agent: what it has of its GPUs, as JSON
+PODS_USAGE: Final = "batuta.dev/gpu.pods"
+"""On a node, written by the agent: what its jobs and each of their pods, by uid, have of the GPUs, as JSON."""
+POD_USAGE: Final = "batuta.dev/gpu.usage"  # on a pod, written by the operator: what it has of its GPUs, as JSON
+POD_JOB: Final = "batuta.dev/gpu.job"  # the same: what its job has of the GPUs of its node, and how it behaves
 
 REPORT_PREFIX: Final = "batuta-report "
 """A line of a log with these words and a JSON object after them is a report of `batuta.sdk`."""

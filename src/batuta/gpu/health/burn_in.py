@@ -234,32 +234,32 @@ def check_peer_copy(one: Context, other: Context, plan: BurnInPlan) -> str:
     return f"{size / took_s / 1e9:.1f} GB/s ({how})"
 
 
-class DriverState:
-    """The state of GPUs as the driver reports it by NVML."""
+class OpenGpu:
+    """A GPU that answers by NVML and by CUDA, as the driver reports its state; raises CheckFailed or CudaError."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: str) -> None:
         try:
-            self.api = open_nvml()
+            self._api = api = open_nvml()
         except NvmlUnavailable as error:
             raise CheckFailed(f"NVML cannot be used: {error}") from None
-
-    def find(self, gpu: str) -> tuple[Any, str]:
-        api = self.api
         try:
             by_index, by_uuid = api.nvmlDeviceGetHandleByIndex, api.nvmlDeviceGetHandleByUUID
-            handle = by_index(int(gpu)) if gpu.isdecimal() else by_uuid(gpu.encode())
-            return handle, nvml_text(api.nvmlDeviceGetUUID(handle))
+            self._handle = by_index(int(gpu)) if gpu.isdecimal() else by_uuid(gpu.encode())
+            self.uuid = nvml_text(api.nvmlDeviceGetUUID(self._handle))
         except api.NVMLError as error:
             raise CheckFailed(f"GPU {gpu} does not answer: {error}") from None
+        cuda = Cuda()
+        self.context = cuda.open(cuda.device(self.uuid))
+        self._uncorrected_before = self._uncorrected()
 
-    def uncorrected(self, handle: Any) -> int:
-        api = self.api
+    def _uncorrected(self) -> int:
+        api = self._api
         kind = (api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, api.NVML_VOLATILE_ECC)
-        return int(ask_nvml(api, api.nvmlDeviceGetTotalEccErrors, handle, *kind) or 0)
+        return int(ask_nvml(api, api.nvmlDeviceGetTotalEccErrors, self._handle, *kind) or 0)
 
-    def check_state(self, handle: Any) -> str:
-        """Check rows, links and temperature; what the GPU does not support is skipped."""
-        api, details = self.api, []
+    def check_state(self) -> str:
+        """Check rows, links, temperature and memory errors; what the GPU does not support is skipped."""
+        api, handle, details = self._api, self._handle, list[str]()
         with suppress(api.NVMLError):
             _, _, pending, failed = api.nvmlDeviceGetRemappedRows(handle)
             if failed:
@@ -279,6 +279,8 @@ class DriverState:
             if heat_c >= most_c:
                 raise CheckFailed(f"it is {heat_c} °C hot, and slows down at {most_c} °C")
             details.append(f"{heat_c} °C")
+        if (new := self._uncorrected() - self._uncorrected_before) > 0:
+            raise CheckFailed(f"{new} uncorrected memory errors during the burn-in")
         return ", ".join(details) or "nothing to ask"
 
 
@@ -304,42 +306,22 @@ def burn_in(gpus: list[str], plan: BurnInPlan) -> list[Check]:
 
     opened: list[tuple[str, Context]] = []
     for gpu in gpus:
-        context = _burn_in_one(gpu, plan, run_check)
-        if context is not None:
-            opened.append((gpu, context))
+        try:
+            found = OpenGpu(gpu)
+        except (CheckFailed, CudaError) as problem:
+            checks.append(Check(f"GPU {gpu} driver", False, str(problem)))
+            continue
+        checks.append(Check(f"GPU {gpu} driver", True, found.uuid))
+        steps = (
+            ("memory", partial(check_memory, found.context, plan)),
+            ("compute", partial(check_compute, found.context, plan)),
+            ("state", found.check_state),
+        )
+        if all(run_check(f"GPU {gpu} {name}", check) for name, check in steps):
+            opened.append((gpu, found.context))
     for (gpu, one), (other_gpu, other) in pairwise(opened):
         run_check(f"GPU {gpu} to GPU {other_gpu}", partial(check_peer_copy, one, other, plan))
     return checks
-
-
-def _burn_in_one(gpu: str, plan: BurnInPlan, run_check: Callable[[str, Callable[[], str]], bool]) -> Context | None:
-    """Test one GPU; return its context for checks between GPUs, None when it failed."""
-    found: list[Any] = []
-
-    def driver() -> str:
-        nvml = DriverState()
-        handle, uuid = nvml.find(gpu)
-        cuda = Cuda()
-        found.extend((nvml, handle, cuda.open(cuda.device(uuid)), nvml.uncorrected(handle)))
-        return uuid
-
-    if not run_check(f"GPU {gpu} driver", driver):
-        return None
-    nvml, handle, context, before = found
-
-    def state() -> str:
-        details: str = nvml.check_state(handle)
-        new = nvml.uncorrected(handle) - before
-        if new > 0:
-            raise CheckFailed(f"{new} uncorrected memory errors during the burn-in")
-        return details
-
-    steps = (
-        ("memory", lambda: check_memory(context, plan)),
-        ("compute", lambda: check_compute(context, plan)),
-        ("state", state),
-    )
-    return context if all(run_check(f"GPU {gpu} {name}", check) for name, check in steps) else None
 
 
 def main(arguments: list[str] | None = None) -> int:

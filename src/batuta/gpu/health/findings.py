@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,8 +106,9 @@ class FindingSources:
         self._queue, self._locator, self._owners = queue, locator, owners
         self._figures, self._log_path = figures, log_path
         self._next_look_s = 0.0
+        self._open = ExitStack()
         if queue is not None:
-            queue.__enter__()
+            self._open.enter_context(queue)
 
     def kernel_log(self, state: HealthState) -> list[Finding]:
         """Return the findings of the kernel log behind `state.last_note`, and move that on."""
@@ -165,9 +167,8 @@ class FindingSources:
         return found
 
     def close(self) -> None:
-        if self._queue is not None:
-            self._queue.__exit__(None, None, None)
-            self._queue = None
+        self._queue = None
+        self._open.close()
 
 
 def open_log(home: Path, log: Path | None, *, virtual: bool, uuids: Sequence[str] = ()) -> KernelLog | None:

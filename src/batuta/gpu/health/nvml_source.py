@@ -10,8 +10,10 @@ import logging
 import os
 import threading
 import uuid as unique
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +123,7 @@ class NvmlEventLog(KernelLog):
         """`uuids`: of the GPUs to listen to. Raises NvmlUnavailable if none reports events."""
         self._nvml = nvml = open_nvml()
         self._run = unique.uuid4().hex
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque(maxlen=MAX_EVENT_LINES)
         self._count = 0  # lines so far, of which the last are kept
         self._lock, self._stop = threading.Lock(), threading.Event()
         try:
@@ -153,9 +155,8 @@ class NvmlEventLog(KernelLog):
                 self._add_line(*found)
 
     def _add_line(self, pci: str, code: int) -> None:
-        address = pci.lower()[-12:].rpartition(".")[0]
         with self._lock:
-            self._lines = [*self._lines, f"NVRM: Xid (PCI:{address}): {code}, by NVML"][-MAX_EVENT_LINES:]
+            self._lines.append(f"NVRM: Xid (PCI:{normalize_pci_address(pci)}): {code}, by NVML")
             self._count += 1
 
     def read(self, cursor: Cursor | None) -> Batch:
@@ -165,7 +166,8 @@ class NvmlEventLog(KernelLog):
             seen = int(cursor["seen"]) if cursor is not None and is_own else 0
             first = self._count - len(self._lines)
             missed = f"{first - seen} errors came too fast" if seen < first else ""
-            return Batch(tuple(self._lines[max(0, seen - first) :]), {"run": self._run, "seen": self._count}, missed)
+            lines = tuple(islice(self._lines, max(0, seen - first), None))
+            return Batch(lines, {"run": self._run, "seen": self._count}, missed)
 
     def close(self) -> None:
         """Stop listening, within about a second."""

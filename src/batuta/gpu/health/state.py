@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batuta.core import event as ev
 from batuta.core.cluster import Node
@@ -17,6 +17,7 @@ from batuta.core.health_record import RestartJob, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
 from batuta.core.health_signals import Seen
 from batuta.core.job import JobId
+from batuta.engine.ports import Settings
 from batuta.engine.requests import RequestFn
 
 SETTING: Final = "health"
@@ -25,14 +26,6 @@ _MAX_JOBS: Final = 1_000  # the newest jobs whose restarts, log offsets and last
 _log = logging.getLogger(__name__)
 
 OrderedRestart: TypeAlias = tuple[RestartJob, float]  # a job restart, and the time of the finding that it answers
-
-
-class SettingStore(Protocol):
-    """Stores texts by key; a value is durable when `put` returns."""
-
-    def get(self, key: str) -> str | None: ...
-
-    def put(self, key: str, value: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -49,7 +42,7 @@ class HealthState:
     found: Counter[tuple[Source, Action]] = field(default_factory=Counter)
     """Findings so far, by source and action. Not stored: counters may begin anew."""
 
-    def save(self, store: SettingStore) -> None:
+    def save(self, store: Settings) -> None:
         """Store everything in one write: a reader finds all of it, or all of the state before."""
         plain = {
             "form": _FORM,
@@ -65,7 +58,7 @@ class HealthState:
         store.put(SETTING, json.dumps(plain))
 
 
-def load_state(store: SettingStore, rules: HealthRules, nodes: Sequence[Node]) -> HealthState:
+def load_state(store: Settings, rules: HealthRules, nodes: Sequence[Node]) -> HealthState:
     """Return the stored state for the current nodes. A state that cannot be read is logged and dropped."""
     state = HealthState(HealthStateMachine(rules))
     text = store.get(SETTING)

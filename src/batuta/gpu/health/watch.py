@@ -25,13 +25,14 @@ from batuta.core.world import World
 from batuta.engine import health as health_events
 from batuta.engine.fence import Fence, FencedThread
 from batuta.engine.health import HealthSeen
+from batuta.engine.ports import Settings
 from batuta.engine.requests import RequestFn
 from batuta.gpu.health.findings import FindingSources
 from batuta.gpu.health.repair import RepairWorker
-from batuta.gpu.health.state import EngineRequests, FailureAttribution, HealthState, SettingStore, load_state
+from batuta.gpu.health.state import EngineRequests, FailureAttribution, HealthState, load_state
 
 STEP_S = 1.0
-FINDINGS, REPAIRS = "GPU health", "care of GPUs"
+FINDINGS, REPAIRS = "GPU health", "repair of GPUs"
 """The two parts that may fail on their own: to collect and store findings; to read metrics and to repair."""
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class HealthWatch:
         self,
         rules: HealthRules,
         nodes: Sequence[Node],
-        store: SettingStore,
+        store: Settings,
         engine: EngineAccess,
         sources: FindingSources,
         repair: RepairWorker,
@@ -148,16 +149,16 @@ class HealthWatch:
     def _collect_loop(self) -> None:
         while not self._stop.is_set():
             with self._fence.around(FINDINGS):
-                self.listen()
+                self.collect()
             self._wake.wait(STEP_S)
             self._wake.clear()
 
     def _repair_loop(self) -> None:
         while not self._stop.wait(STEP_S):
             with self._fence.around(REPAIRS):
-                self.tend()
+                self.repair()
 
-    def listen(self) -> None:
+    def collect(self) -> None:
         """Add the findings of the kernel log and the suspicions, and act on them."""
         state, sources = self._state, self._sources
         with self._lock:
@@ -171,7 +172,7 @@ class HealthWatch:
         with self._acting:
             self._act()
 
-    def tend(self) -> None:
+    def repair(self) -> None:
         """Read the metrics of the GPUs, and repair those that are out of service.
 
         A driver may take minutes to answer for a GPU that is lost. So it is asked without the lock, in a

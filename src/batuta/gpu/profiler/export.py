@@ -14,28 +14,35 @@ PREFIX: Final = "batuta.dev/gpu."
 NODE_DEVICES: Final = f"{PREFIX}devices"  # on a node: what its GPUs are
 NODE_UTILISATION: Final = f"{PREFIX}utilisation"
 """On a node: how busy each GPU is, with the time of measurement. The binder reads it."""
-POD_USAGE: Final = f"{PREFIX}usage"  # on a pod: how it uses its GPUs
-POD_JOB: Final = f"{PREFIX}job"  # on a pod: how its whole job uses the GPUs of this node, and how it behaves
-_POD_TIME_STEP_S: Final = 300  # a pod's time is rounded: a pod whose usage does not change is not written every 30 s
+NODE_PODS: Final = f"{PREFIX}pods"
+"""On a node: how jobs use the GPUs of this node, how they behave, and what each of their pods has, by uid."""
+LONGEST_PODS_BYTES: Final = 64 << 10  # all annotations of a node together may have 256 KiB
 _MIB: Final = 1 << 20
 
 
-def node_annotations(usage: NodeUsage) -> dict[str, str]:
+def node_annotations(usage: NodeUsage, uids: Mapping[str, str]) -> dict[str, str]:
+    """Return what the agent writes on its node. `uids`: of the pods of the node, by `namespace/name`."""
     devices = [
         {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "memoryMib": round(gpu.memory_mib)}
         for gpu in usage.gpus
     ]
     busy = {"time": round(usage.time_s, 1), "gpus": [_gpu(gpu) for gpu in usage.gpus]}
-    return {NODE_DEVICES: _json(devices), NODE_UTILISATION: _json(busy)}
+    return {NODE_DEVICES: _json(devices), NODE_UTILISATION: _json(busy), NODE_PODS: _pods(usage, uids)}
 
 
-def pod_annotations(usage: NodeUsage) -> dict[Owner, dict[str, str]]:
-    time_s = int(usage.time_s) // _POD_TIME_STEP_S * _POD_TIME_STEP_S
-    return {
-        pod.owner: {POD_USAGE: _json({"time": time_s, **_pod(pod)}), POD_JOB: _json(_job(job))}
-        for job in usage.jobs
-        for pod in job.pods
-    }
+def _pods(usage: NodeUsage, uids: Mapping[str, str]) -> str:
+    """Return the jobs with the pods of each; those that do not fit are left out."""
+    texts: list[str] = []
+    left_bytes = LONGEST_PODS_BYTES
+    for job in usage.jobs:
+        keys = {f"{pod.owner.namespace}/{pod.owner.pod}": pod for pod in job.pods}
+        pods = {uids[key]: _pod(pod) for key, pod in keys.items() if key in uids}
+        text = _json({"job": _job(job), "pods": pods})
+        size = len(text.encode()) + 1
+        if pods and size <= left_bytes:
+            texts.append(text)
+            left_bytes -= size
+    return f'{{"time":{round(usage.time_s, 1)},"jobs":[{",".join(texts)}]}}'
 
 
 def _gpu(gpu: GpuUsage) -> Mapping[str, Any]:

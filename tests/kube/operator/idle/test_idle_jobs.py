@@ -110,12 +110,17 @@ def test_of_two_that_share_a_card_the_one_is_idle_that_does_nothing(
         job.runs_with(1)
 
     def say() -> bool:
+        now_s = time.time()
+        said = []
         for job, mean in ((works, 0.6), (sleeps, 0.0)):
-            (pod,) = job.workers()
-            text = json.dumps({"time": 0, "gpus": [0], "utilisation": {"mean": mean}})
-            cluster.api.patch(f"{idle_jobs.pods_path}/{pod}", {"metadata": {"annotations": {names.POD_USAGE: text}}})
-        report = {"time": time.time(), "gpus": [{"index": 0, "utilisation": 0.6}]}
-        body = {"metadata": {"annotations": {names.UTILISATION: json.dumps(report)}}}
+            (uid,) = job.running().values()
+            usage = {"gpus": [0], "utilisation": {"mean": mean}}
+            said.append({"job": {"name": job.name}, "pods": {uid: usage}})
+        texts = {
+            names.UTILISATION: {"time": now_s, "gpus": [{"index": 0, "utilisation": 0.6}]},
+            names.PODS_USAGE: {"time": now_s, "jobs": said},
+        }
+        body = {"metadata": {"annotations": {name: json.dumps(text) for name, text in texts.items()}}}
         cluster.api.patch(f"/api/v1/nodes/{node}", body)
         return sleeps.status.get("reason") == "Idle"
 

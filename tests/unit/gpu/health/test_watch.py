@@ -131,8 +131,8 @@ class Rig:
     def steps(self, times: int = 1, each_s: float = 1.0) -> None:
         for _ in range(times):
             self.now_s += each_s
-            self.watch.listen()
-            self.watch.tend()
+            self.watch.collect()
+            self.watch.repair()
 
     def state(self, node: str, gpu: int = -1) -> State:
         return self.watch.seen().records[Target(node, gpu)].state
@@ -317,20 +317,20 @@ def test_a_log_that_cannot_be_read_ends_nobodys_job_and_is_told_once(
 def test_a_driver_that_does_not_answer_holds_up_neither_the_log_nor_the_engine(rig: Rig):
     """Given a GPU about which NVML thinks for minutes, what the log says is done, and jobs are excused."""
     rig.told.driver = threading.Event()
-    tending = threading.Thread(target=rig.watch.tend)
-    tending.start()
+    repairing = threading.Thread(target=rig.watch.repair)
+    repairing.start()
     try:
         rig.finds(79)
         rig.now_s += 1.0
-        rig.watch.listen()
+        rig.watch.collect()
         assert rig.ill == ["n0:0", "n0:1"]
         rig.finds(31, "a", node="n1")
         assert rig.watch.excuse("a", (Span("n1", (0,)),), NOW_S) == "Xid 31: MMU page fault"
         assert rig.watch.seen().records[Target("n0")].state is State.ILL
-        assert tending.is_alive()
+        assert repairing.is_alive()
     finally:
         rig.told.driver.set()
-        tending.join(20.0)
+        repairing.join(20.0)
 
 
 def test_a_restart_that_the_engine_never_heard_of_is_asked_for_by_the_next_server():

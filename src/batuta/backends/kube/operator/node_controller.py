@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import msgspec
-
-from batuta.backends.kube import names, objects
+from batuta.backends.kube import objects
 from batuta.backends.kube.binder.gpu_table import STALE_S
-from batuta.backends.kube.bounded_text import read_json
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.operator.cache import ObjectCache
@@ -21,7 +18,6 @@ from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
-from batuta.core.world import World
 
 _MIB = 1 << 20
 AGAIN_S: Final = 300.0
@@ -156,36 +152,19 @@ class UsageReporter:
         self._reported_s.pop(node, None)
 
 
-class _Figures(msgspec.Struct):
-    """How busy a pod keeps its GPUs."""
-
-    mean: float
-
-
-class _PodReport(msgspec.Struct):
-    """What the agent writes on a pod."""
-
-    utilisation: _Figures | None = None
-
-
-def pod_use(annotations: Mapping[str, str]) -> float | None:
-    """What a pod has of its GPU, by the word of its node's agent; None where that is not known."""
-    found = read_json(annotations.get(names.POD_USAGE), _PodReport, _PodReport()).utilisation
-    return None if found is None else min(max(found.mean, 0.0), 1.0)
-
-
 def _same(before: ev.GpusUsed, now: ev.GpusUsed) -> bool:
     """Whether no decision would differ: small steps do not matter, but none at all does."""
     jobs, others = dict(before.jobs), dict(now.jobs)
     return (
         len(before.gpus) == len(now.gpus)
         and jobs.keys() == others.keys()
-        and all(map(_alike, before.gpus, now.gpus))
-        and all(_alike(used, others[job]) for job, used in jobs.items())
+        and all(map(alike, before.gpus, now.gpus))
+        and all(alike(used, others[job]) for job, used in jobs.items())
     )
 
 
-def _alike(one: float | None, other: float | None) -> bool:
+def alike(one: float | None, other: float | None) -> bool:
+    """Whether two utilisations say the same: not where they differ by a tenth, or one of them alone is idle."""
     if one is None or other is None:
         return one is other
     return abs(one - other) < _STEP and (one <= _IDLE) is (other <= _IDLE)
@@ -197,7 +176,7 @@ class UsageController:
 
     observed: ObjectCache
     is_told: Callable[[NodeName], bool]  # whether the World knows a node
-    sharers: Callable[[NodeName], dict[JobId, float]]  # what jobs on a node have of cards that they share
+    sharers: Callable[[NodeName, float], dict[JobId, float]]  # what jobs on a node have of cards that they share
     say: Callable[[ev.Event], None]
     _teller: UsageReporter = field(default_factory=UsageReporter)
     _changed: dict[NodeName, None] = field(default_factory=dict)
@@ -221,29 +200,10 @@ class UsageController:
             if node is None or not self.is_told(name):
                 self._teller.forget(name)
                 continue
-            for event in self._teller.tell(node, now_s, self.sharers(name)):
+            for event in self._teller.tell(node, now_s, self.sharers(name, now_s)):
                 self.say(event)
         for event in self._teller.tell_silent(now_s):
             self.say(event)
 
     def next_s(self) -> float:
         return self._teller.silent_s()
-
-
-def sharers_on(
-    world: World,
-    observed: ObjectCache,
-    pods_on: Callable[[NodeName], Iterable[str]],
-    job_of: Callable[[str], JobId | None],
-    node: NodeName,
-) -> dict[JobId, float]:
-    """What jobs that share a card of a node have of it, where its agent knows. `job_of`: of a pod."""
-    found: dict[JobId, float] = {}
-    for key in pods_on(node):
-        pod, job = observed.pods.get(key), job_of(key)
-        if pod is None or job is None or job not in world.jobs:
-            continue
-        used = pod_use(pod.metadata.annotations)
-        if used is not None and world.jobs.jobs[world.jobs.row(job)].share is not None:
-            found[job] = max(used, found.get(job, 0.0))
-    return found

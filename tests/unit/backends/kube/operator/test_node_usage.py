@@ -6,7 +6,7 @@ import math
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.operator.node_controller import UsageReporter, pod_use
+from batuta.backends.kube.operator.node_controller import UsageReporter
 from batuta.core.event import GpusUsed
 
 NOW_S = 10_000.0
@@ -109,17 +109,3 @@ def test_of_a_node_whose_agent_is_silent_nothing_is_known_any_more():
 
 def test_a_report_that_was_old_when_it_was_first_seen_is_not_told():
     assert said(UsageReporter(), NOW_S, 0.5, now_s=NOW_S + 91) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "used"),
-    [
-        ('{"time": 1, "gpus": [0], "utilisation": {"mean": 0.3, "peak": 1.0}}', 0.3),
-        ('{"time": 1, "utilisation": {"mean": 7}}', 1.0),
-        ('{"time": 1}', None),
-        ("{", None),
-        ("", None),
-    ],
-)
-def test_what_a_pod_has_is_read_from_it(text: str, used: float | None):
-    assert pod_use({names.POD_USAGE: text}) == used

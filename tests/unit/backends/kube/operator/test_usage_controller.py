@@ -6,11 +6,10 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.client.kinds import NODE
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.node_controller import UsageController, sharers_on
+from batuta.backends.kube.operator.node_controller import UsageController
 from batuta.backends.kube.operator.workqueue import Changed
 from batuta.core.event import Event, GpusUsed
-from batuta.core.job import Share
-from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
+from tests.support.worlds import NOW_S
 
 
 class Rig:
@@ -20,7 +19,7 @@ class Rig:
         self.observed, self.said, self.known = ObjectCache(), list[Event](), set(known)
         sharers = {"n0": {"s": 0.3}}
         self.desk = UsageController(
-            self.observed, self.known.__contains__, lambda node: sharers.get(node, {}), self.said.append
+            self.observed, self.known.__contains__, lambda node, now_s: sharers.get(node, {}), self.said.append
         )
 
     def report(self, time_s: float, busy: float, did: ChangeType = ChangeType.MODIFIED) -> None:
@@ -51,14 +50,3 @@ def test_nothing_is_told_of_a_node_that_the_world_does_not_know_or_that_is_gone(
     rig.desk.drive(NOW_S + 30)
     rig.desk.drive(NOW_S + 1000)
     assert rig.said == []
-
-
-def test_sharers_are_jobs_of_the_world_with_a_share_whose_pods_say_what_they_have():
-    jobs = [make_job("s", share=Share(100)), make_job("t", share=Share(100)), make_job("whole")]
-    world = make_world(make_nodes(2), {"s": "n0:0", "t": "n0:0", "whole": "n0:1"}, jobs)
-    observed, used = ObjectCache(), {"s": 0.3, "whole": 0.9, "stranger": 0.5}
-    for name in ("s", "t", "whole", "stranger"):
-        said = {names.POD_USAGE: json.dumps({"utilisation": {"mean": used[name]}})} if name in used else {}
-        observed.pods[name] = objects.Pod(metadata=objects.Meta(name=name, annotations=said))
-    pods = ["s", "t", "whole", "stranger", "unseen"]
-    assert sharers_on(world, observed, lambda node: pods, lambda pod: pod, "n0") == {"s": 0.3}
