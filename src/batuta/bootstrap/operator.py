@@ -9,10 +9,10 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
+from batuta.api.http_server import HttpServer
 from batuta.api.responses import HttpProblem
 from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
@@ -25,7 +25,7 @@ from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.bootstrap.kube import OperatorOptions
 from batuta.bootstrap.operator_api import LeaderProxy, OperatorApi, OperatorApp, operator_metrics
 from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
-from batuta.bootstrap.serving import call_at_signals, http_server, listen
+from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
 from batuta.bootstrap.token_review import TokenReviewAuthenticator
 
 _log = logging.getLogger("batuta.operator")
@@ -53,6 +53,7 @@ class Operator:
     async def run(self) -> int:
         options = self.options
         call_at_signals(self.end)
+        raise_descriptor_limit()
         access = await find_access(options.kubeconfig, options.context)
         front, listener = self._front()
         async with AsyncExitStack() as stack:
@@ -79,9 +80,9 @@ class Operator:
                 task.cancel()
         return self._exit_code
 
-    def _front(self) -> tuple[uvicorn.Server, socket.socket]:
+    def _front(self) -> tuple[HttpServer, socket.socket]:
         where = self.config.api
-        front = http_server(OperatorApp(self._trouble, self._metrics, self._app))
+        front = HttpServer(OperatorApp(self._trouble, self._metrics, self._app))
         return front, listen(where.listen, where.port, "choose another --port")
 
     def _trouble(self) -> str:
