@@ -23,8 +23,10 @@ from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.bootstrap.kube import OperatorOptions
-from batuta.bootstrap.operator_api import LeaderProxy, OperatorApi, OperatorApp, operator_metrics
+from batuta.bootstrap.leader_proxy import LeaderProxy
+from batuta.bootstrap.operator_api import OperatorApi, OperatorApp, operator_metrics
 from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
+from batuta.bootstrap.operator_tls import server_tls
 from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
 from batuta.bootstrap.token_review import TokenReviewAuthenticator
 
@@ -42,6 +44,7 @@ class Operator:
     def __init__(self, options: OperatorOptions, config: OperatorConfig) -> None:
         self.options, self.config = options, config
         self._health = health_options(config, options.namespace)
+        self._tls = server_tls(config.api.tls)
         self.leader: Leader | None = None
         self._answers: OperatorApi | None = None
         self._bearers: TokenReviewAuthenticator | None = None
@@ -61,9 +64,12 @@ class Operator:
             self._bearers = TokenReviewAuthenticator(api, self.config.api.audiences)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             own = [tasks.create_task(front.serve([listener]))]
+            if self._tls is not None:
+                own.append(tasks.create_task(self._tls.run(api, options.namespace)))
             if options.elect:
                 elector = self._elector(api)
-                self._relay = LeaderProxy(api, options.namespace, self.config.api.port, lambda: elector.leader)
+                port = self.config.api.port
+                self._relay = LeaderProxy(api, options.namespace, port, lambda: elector.leader, self._tls)
                 stack.push_async_callback(self._relay.close)
                 own.append(tasks.create_task(elector.run()))
             else:
@@ -82,7 +88,8 @@ class Operator:
 
     def _front(self) -> tuple[HttpServer, socket.socket]:
         where = self.config.api
-        front = HttpServer(OperatorApp(self._trouble, self._metrics, self._app))
+        app = OperatorApp(self._trouble, self._metrics, self._app, self._unready)
+        front = HttpServer(app, tls=None if self._tls is None else self._tls.context)
         return front, listen(where.listen, where.port, "choose another --port")
 
     def _trouble(self) -> str:
@@ -90,6 +97,10 @@ class Operator:
         if self.leader is None or self._ended.is_set():
             return ""
         return "" if self.leader.service.running else "the engine does not run"
+
+    def _unready(self) -> str:
+        """Why clients could not believe this process to be an operator; empty when they can."""
+        return "" if self._tls is None else self._tls.trouble
 
     async def _metrics(self, scope: Scope) -> str:
         """What Prometheus reads; without a token only where the configuration says so."""
