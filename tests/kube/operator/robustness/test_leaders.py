@@ -16,7 +16,7 @@ def test_of_two_operators_one_leads_and_the_other_takes_over(broken, pods, nodes
     account = grant(broken)
 
     def make(identity: str) -> OperatorProcess:
-        lease = {"leaseName": f"{RELEASE}-operator", "leaderElection": FAST_LEASE}
+        lease: dict[str, Any] = {"leaseName": f"{RELEASE}-operator", "leaderElection": FAST_LEASE}
         return OperatorProcess(broken, tmp_path, kubeconfig=account, elect=True, identity=identity, **lease)
 
     with make("first") as first, make("second") as second:
