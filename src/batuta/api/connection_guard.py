@@ -175,6 +175,8 @@ class Handshake(asyncio.Protocol):
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
         secured = None
         try:
+            if transport.is_closing():
+                return  # dropped since: asyncio would wait for ever for a handshake to end
             with suppress(OSError):  # the client left, was too slow, or does not speak TLS
                 secured = await asyncio.get_running_loop().start_tls(
                     transport,
