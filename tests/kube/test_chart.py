@@ -281,3 +281,22 @@ def test_its_pods_may_run_where_pod_security_is_restricted(helm: Helm, cluster: 
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(ApiError, match="violates PodSecurity"):
         cluster.api.create(f"/api/v1/namespaces/{home}/pods?dryRun=All", pod)
+
+
+def test_an_upgrade_by_helm_leaves_the_certificate_of_the_operators(
+    helm: Helm, cluster_with_crds: ControlPlane, home: str
+):
+    cluster, values = (
+        cluster_with_crds,
+        {"replicas": 0, "rbac": {"userRoles": False}, "admissionPolicy": {"enabled": False}},
+    )
+    helm.install(values, "upgraded", home, cluster.kubeconfig_path)
+    kept = {
+        f"/api/v1/namespaces/{home}/secrets/upgraded-batuta-tls": {"tls.crt": "b3Vycw=="},
+        f"/api/v1/namespaces/{home}/configmaps/upgraded-batuta-ca": {"ca.crt": "ours"},
+    }
+    for path, data in kept.items():
+        assert "data" not in cluster.api.get(path)
+        cluster.api.patch(path, {"data": data})
+    helm.install(values | {"metricsPerJob": 7}, "upgraded", home, cluster.kubeconfig_path)
+    assert {path: cluster.api.get(path)["data"] for path in kept} == kept

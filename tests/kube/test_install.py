@@ -16,7 +16,7 @@ from tests.support.server_process import run_batuta
 
 HOME = "batuta-install"
 KINDS = (
-    "serviceaccounts,configmaps,services,deployments.apps,roles.rbac.authorization.k8s.io,"
+    "serviceaccounts,configmaps,secrets,services,deployments.apps,roles.rbac.authorization.k8s.io,"
     "rolebindings.rbac.authorization.k8s.io,poddisruptionbudgets.policy"
 )
 
@@ -53,7 +53,7 @@ def test_install_and_uninstall(cluster: ControlPlane, path_with_kubectl: dict[st
 
     # then the API server has all of it
     found = cluster.kubectl("get", KINDS, "-n", HOME, "-l", "app.kubernetes.io/name=batuta", "--output=name")
-    assert len(found.split()) == 7
+    assert len(found.split()) == 9
     config = cluster.api.get(f"/api/v1/namespaces/{HOME}/configmaps/batuta-config")
     assert "policy: afs-l" in config["data"]["config.yaml"]
     deployment = f"/apis/apps/v1/namespaces/{HOME}/deployments/batuta-operator"

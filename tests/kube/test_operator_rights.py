@@ -3,6 +3,7 @@
 import http.client
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from batuta.backends.kube.install.chart import read_definitions
-from tests.support.chart import alerts, operator_config_of, rights_of
+from tests.support.chart import alerts, operator_config_of, rights_of, tls_objects_of
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.ports import free_ports
@@ -32,9 +33,13 @@ class Running:
     port: int
     log: Path
     mark: int
+    cluster: ControlPlane
 
     def ask(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        """Over TLS, which believes the published authority alone."""
+        published = self.cluster.api.get(f"/api/v1/namespaces/{HOME}/configmaps/batuta-ca").get("data", {})
+        trust = ssl.create_default_context(cadata=published.get("ca.crt"))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=trust)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -48,7 +53,7 @@ class Running:
 @pytest.fixture
 def operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[Running]:
     cluster.new_namespace(HOME)
-    rights = rights_of({}, HOME)
+    rights = [*rights_of({}, HOME), *tls_objects_of({}, HOME)]
     cluster.apply([*read_definitions(), *rights])
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/unifiedjobs.batuta.dev")
     config = yaml.safe_load(operator_config_of({"openMetrics": True}, HOME))
@@ -62,7 +67,7 @@ def operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[Running]:
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
-        yield Running(process, port, log, mark)
+        yield Running(process, port, log, mark, cluster)
     finally:
         process.kill()
         process.wait()

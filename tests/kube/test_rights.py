@@ -147,6 +147,16 @@ def test_it_has_one_lease_in_its_own_namespace(everywhere: Judge):
     assert not everywhere.may("create", lease, "kube-system")
 
 
+def test_it_has_one_secret_and_its_authority_in_its_own_namespace(everywhere: Judge):
+    for what, name in (("secrets", "batuta-tls"), ("configmaps", "batuta-ca")):
+        for verb in ("get", "patch"):
+            assert everywhere.may(verb, what, HOME, name)
+        assert not everywhere.may("get", what, OTHER, name)
+    for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
+        assert not everywhere.may(verb, "secrets", HOME, "another")
+        assert not everywhere.may(verb, "secrets", OTHER, "batuta-tls")
+
+
 def test_it_may_ask_for_the_definitions_that_it_knows(everywhere: Judge):
     definitions = "customresourcedefinitions.apiextensions.k8s.io"
     assert everywhere.may("get", definitions, name="mpijobs.kubeflow.org")

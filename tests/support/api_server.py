@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from batuta.api.app import ApiServer, login_path
@@ -132,7 +133,8 @@ def main() -> None:
             say(f"login: {url}{login_path(live.app, live.hash_of('ana'))}  (once, within a minute)")
             for user, token in live.tokens.items():
                 say(f"token: {token}  ({user})")
-            ApiServer(live.app, options.host, options.port).run()
+            with suppress(KeyboardInterrupt):
+                ApiServer(live.app, options.host, options.port).run()
 
 
 if __name__ == "__main__":

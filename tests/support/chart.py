@@ -184,6 +184,12 @@ VARIANTS: dict[str, Json] = {
     "logs for a Loki, of jobs only": {
         "logCollector": {"enabled": True, "lokiUrl": "http://loki.logs", "kernelLog": "none"}
     },
+    "a certificate that is there": {
+        "tls": {"mode": "secret", "secretName": "batuta.tls"},
+        "serviceMonitor": {"enabled": True},
+    },
+    "a certificate for more names": {"tls": {"names": ["gpus.example.com", "192.0.2.1"]}},
+    "encrypted by a mesh": {"tls": {"mode": "off"}, "serviceMonitor": {"enabled": True}},
     "parked": {"replicas": 0},
     "shared GPUs": {"devicePlugin": {"enabled": True, "computePercent": 150, "runtimeClassName": "nvidia"}},
     "shared GPUs, by the driver": {
@@ -241,6 +247,9 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an amount that is none": ({"resources": {"requests": {"memory": "2 GB"}}}, "memory"),
     "a size that is none": ({"journal": {"sizeLimit": "large"}}, "sizeLimit"),
     "an interval without a unit": ({"serviceMonitor": {"interval": "30"}}, "interval"),
+    "an unknown way to encrypt": ({"tls": {"mode": "on"}}, "mode"),
+    "a certificate that is nowhere": ({"tls": {"mode": "secret"}}, "tls.secretName"),
+    "a name with a blank": ({"tls": {"names": ["gpus example"]}}, "names"),
     "an unknown way to share": ({"devicePlugin": {"mode": "magic"}}, "mode"),
     "less than all of a GPU": ({"devicePlugin": {"computePercent": 50}}, "computePercent"),
     "an agent that reports too rarely": ({"agent": {"reportEverySeconds": 120}}, "reportEverySeconds"),
@@ -265,7 +274,8 @@ def installed(kind: str, values: Mapping[str, Any], name: str, namespace: str = 
 
 def operator_config_of(values: Mapping[str, Any], namespace: str = "batuta-system") -> str:
     """The file that the operator of a release reads."""
-    text: str = installed("ConfigMap", values, "batuta-config", namespace)["data"]["config.yaml"]
+    name = f"{values.get('fullnameOverride', 'batuta')}-config"
+    text: str = installed("ConfigMap", values, name, namespace)["data"]["config.yaml"]
     return text
 
 
@@ -284,6 +294,12 @@ def rights_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
     """The accounts, roles and bindings of a release."""
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     return [one for one in manifests(release_of(values, namespace=namespace)) if one["kind"] in kinds]
+
+
+def tls_objects_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
+    """The Secret and the ConfigMap in which operators of a release share their certificate."""
+    objects = manifests(release_of(values, namespace=namespace))
+    return [one for one in objects if one["kind"] == "Secret" or one["metadata"]["name"].endswith("-ca")]
 
 
 def policies_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
@@ -329,6 +345,12 @@ class Helm:
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found is not None]
 
+    def install(self, values: Mapping[str, Any], name: str, namespace: str, kubeconfig: Path) -> None:
+        """Installs the chart on a cluster, or upgrades it there."""
+        place = ("--namespace", namespace, "--kubeconfig", kubeconfig, "--values", self._file(values))
+        done = self._run("upgrade", "--install", name, CHART, "--skip-crds", *place)
+        assert done.returncode == 0, done.stderr
+
     def _file(self, values: Mapping[str, Any]) -> Path:
         path = self._folder / "values.json"
         path.write_text(json.dumps(values))
@@ -353,7 +375,7 @@ def comparable(manifest: Json) -> Json:
     """What both ways of installing must agree on: all but who manages it and how a text is spelt."""
     plain: Json = json.loads(json.dumps(manifest))
     _drop_manager(plain["metadata"])
-    if plain["kind"] == "ConfigMap" and "config.yaml" in plain["data"]:
+    if plain["kind"] == "ConfigMap" and "config.yaml" in plain.get("data", {}):
         # As the operator reads it: what a file leaves out has its default.
         config = OperatorConfig.model_validate(yaml.safe_load(plain["data"].pop("config.yaml")))
         plain["config"] = config.model_dump(mode="json")

@@ -1,16 +1,13 @@
-"""The FastAPI application: routers, middleware, OpenAPI document, dashboard and uvicorn server."""
+"""The FastAPI application: routers, middleware, OpenAPI document, dashboard and HTTP server."""
 
 from __future__ import annotations
 
-import resource
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
@@ -19,8 +16,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from batuta.api.auth import SAFE_METHODS
-from batuta.api.connection_guard import ACCEPTED_AT_ONCE, ConnectionGuard, most_connections
+from batuta.api.connection_guard import ConnectionGuard
 from batuta.api.dependencies import ServerDependencies
+from batuta.api.http_server import HttpServer
 from batuta.api.middleware import EncodedSlashMiddleware, SecurityMiddleware
 from batuta.api.models import ProblemDocument
 from batuta.api.request_models import Submit
@@ -51,12 +49,6 @@ _ROUTERS = (
 _HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_router)
 """Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
 _PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
-_HEADERS_BYTES = 32 << 10
-_BACKLOG = 1024
-_GRACE_S = 3
-STALLED_AFTER_S = 60.0
-"""How long a client may leave unread what was sent to it: then its connection is ended. A stream of events is
-resumed with `Last-Event-ID`. Until then it holds a chunk or two in memory, however much happens meanwhile."""
 _NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
 <h1>Batuta runs</h1>
 <p>This installation has no dashboard: it was not built into the package.</p>
@@ -167,43 +159,14 @@ def serve_dashboard(app: FastAPI, folder: Path) -> None:
     app.router.default = find
 
 
-class ApiServer(uvicorn.Server):
-    """Ends streams of events and logs at a shutdown: uvicorn would wait for them for ever.
-
-    Its connections leave descriptors for the engine: by default as many as the limit of this process asks for.
-    """
+class ApiServer(HttpServer):
+    """Ends streams of events and logs at a shutdown: uvicorn would wait for them for ever."""
 
     def __init__(
         self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, guard: ConnectionGuard | None = None
     ) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        guard = guard or ConnectionGuard(most_connections(soft))
-        super().__init__(
-            uvicorn.Config(
-                app,
-                host=host,
-                port=port,
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                http=guard.protocol(),  # type: ignore[arg-type]  # it wants a class, and calls it
-                backlog=ACCEPTED_AT_ONCE,
-                h11_max_incomplete_event_size=_HEADERS_BYTES,
-                timeout_graceful_shutdown=_GRACE_S,
-                lifespan="on",
-            )
-        )
+        super().__init__(app, host, port, guard, lifespan="on")
         self._api = app
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(_BACKLOG)  # what waits in the kernel costs no descriptor
-        if sys.platform == "linux":
-            for listener in (one for server in self.servers for one in server.sockets):
-                if listener.family != socket.AF_UNIX:
-                    # Connections inherit it. The kernel ends one whose client has read nothing for so long.
-                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_AFTER_S * 1000))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_streams(self._api)

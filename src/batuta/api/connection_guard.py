@@ -5,17 +5,22 @@ neither their number (its `limit_concurrency` answers 503 to requests, and accep
 first request. So at the limit the connection that has kept the server waiting for the longest time makes room for a
 new one, and each has a deadline for its headers and one for the rest of its request. Answers are never cut off: what
 streams events or logs for hours has sent its request.
+
+With TLS all of it begins before the handshake, for which a client has as long as for its headers. asyncio tells a
+protocol of a connection after the handshake, which it lets take a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,6 +36,12 @@ _FEWEST: Final = 8
 PEER_UID: Final = "batuta.peer_uid"
 """In the scope of a request that came over a unix socket: the user id of the process at its other end."""
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid and gid, as unix(7) has them
+_GOODBYE_WITHIN_S: Final = 3.0  # for a client to answer that the connection ends, as TLS asks it to
+
+
+class _Connection(Protocol):
+    def drop(self) -> None:
+        """Ends it at once, without an answer."""
 
 
 def most_connections(descriptors: int) -> int:
@@ -45,26 +56,26 @@ class ConnectionGuard:
     most: int
     headers_within_s: float = HEADERS_WITHIN_S
     body_within_s: float = BODY_WITHIN_S
-    _open: set[GuardedProtocol] = field(default_factory=set)
-    _waiting: dict[GuardedProtocol, None] = field(default_factory=dict)  # without a whole request; the oldest is first
+    _open: set[_Connection] = field(default_factory=set)
+    _waiting: dict[_Connection, None] = field(default_factory=dict)  # without a whole request; the oldest is first
 
-    def protocol(self) -> Callable[..., asyncio.Protocol]:
-        """Return what uvicorn makes for each connection."""
-        return partial(GuardedProtocol, self)
+    def protocol(self, tls: ssl.SSLContext | None = None) -> Callable[..., asyncio.Protocol]:
+        """Return what uvicorn makes for each connection. uvicorn itself is not told of `tls`."""
+        return partial(GuardedProtocol, self) if tls is None else partial(Handshake, self, tls)
 
-    def opened(self, one: GuardedProtocol) -> None:
+    def opened(self, one: _Connection) -> None:
         self._open.add(one)
         if len(self._open) > self.most:
             # One that waits for its next request has been served before, but is as good as any other now.
             (next(iter(self._waiting), one)).drop()
 
-    def waits(self, one: GuardedProtocol) -> None:
+    def waits(self, one: _Connection) -> None:
         self._waiting[one] = None
 
-    def has_request(self, one: GuardedProtocol) -> None:
+    def has_request(self, one: _Connection) -> None:
         self._waiting.pop(one, None)
 
-    def closed(self, one: GuardedProtocol) -> None:
+    def closed(self, one: _Connection) -> None:
         self._open.discard(one)
         self._waiting.pop(one, None)
 
@@ -127,6 +138,64 @@ class GuardedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class Handshake(asyncio.Protocol):
+    """One connection until its TLS handshake is done; then a GuardedProtocol takes its place."""
+
+    def __init__(self, guard: ConnectionGuard, tls: ssl.SSLContext, **settings: Any) -> None:
+        self._guard, self._tls = guard, tls
+        self._make_protocol = partial(GuardedProtocol, guard, **settings)
+        self._connections = settings["server_state"].connections  # those that uvicorn ends at a shutdown
+        self._early = b""
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        self._guard.opened(self)
+        if transport.is_closing():
+            self._connections.discard(self)
+        else:
+            self._guard.waits(self)
+            self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Keeps what came with the end of the handshake, before the task of it has its turn."""
+        self._early += data
+
+    def drop(self) -> None:
+        """Ends it at once, without an answer."""
+        self._guard.closed(self)
+        self._transport.abort()
+
+    shutdown = drop
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        secured = None
+        try:
+            if transport.is_closing():
+                return  # dropped since: asyncio would wait for ever for a handshake to end
+            with suppress(OSError):  # the client left, was too slow, or does not speak TLS
+                secured = await asyncio.get_running_loop().start_tls(
+                    transport,
+                    self,
+                    self._tls,
+                    server_side=True,
+                    ssl_handshake_timeout=self._guard.headers_within_s,
+                    ssl_shutdown_timeout=_GOODBYE_WITHIN_S,
+                )
+        finally:
+            self._guard.closed(self)
+            self._connections.discard(self)
+        if secured is None or secured.is_closing():  # it is None where the connection was aborted meanwhile
+            return
+        protocol = self._make_protocol()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if self._early and not secured.is_closing():
+            protocol.data_received(self._early)
 
 
 def peer_uid(connected: socket.socket) -> int:

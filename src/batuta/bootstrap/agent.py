@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batuta.bootstrap.serving import ProbesApp, call_at_signals, http_server, listen, log_plainly
+from batuta.bootstrap.serving import ProbesApp, call_at_signals, listen, log_plainly
 from batuta.gpu.devices import NvmlUnavailable
 from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
@@ -198,8 +198,10 @@ class Agent:
 
             return PlainTextResponse("not found\n", 404)
 
+        from batuta.api.http_server import HttpServer  # only those that serve metrics need it
+
         listener = listen(self.options.listen, port, "choose another --metrics-port")
-        server = http_server(ProbesApp(trouble, metrics, nothing, trouble))
+        server = HttpServer(ProbesApp(trouble, metrics, nothing, trouble))
         serving = asyncio.create_task(server.serve([listener]))
 
         async def end() -> None:

@@ -9,10 +9,10 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
+from batuta.api.http_server import HttpServer
 from batuta.api.responses import HttpProblem
 from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
@@ -23,9 +23,11 @@ from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.bootstrap.kube import OperatorOptions
-from batuta.bootstrap.operator_api import LeaderProxy, OperatorApi, OperatorApp, operator_metrics
+from batuta.bootstrap.leader_proxy import LeaderProxy
+from batuta.bootstrap.operator_api import OperatorApi, OperatorApp, operator_metrics
 from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
-from batuta.bootstrap.serving import call_at_signals, http_server, listen
+from batuta.bootstrap.operator_tls import server_tls
+from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
 from batuta.bootstrap.token_review import TokenReviewAuthenticator
 
 _log = logging.getLogger("batuta.operator")
@@ -42,6 +44,7 @@ class Operator:
     def __init__(self, options: OperatorOptions, config: OperatorConfig) -> None:
         self.options, self.config = options, config
         self._health = health_options(config, options.namespace)
+        self._tls = server_tls(config.api.tls)
         self.leader: Leader | None = None
         self._answers: OperatorApi | None = None
         self._bearers: TokenReviewAuthenticator | None = None
@@ -53,6 +56,7 @@ class Operator:
     async def run(self) -> int:
         options = self.options
         call_at_signals(self.end)
+        raise_descriptor_limit()
         access = await find_access(options.kubeconfig, options.context)
         front, listener = self._front()
         async with AsyncExitStack() as stack:
@@ -60,9 +64,12 @@ class Operator:
             self._bearers = TokenReviewAuthenticator(api, self.config.api.audiences)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             own = [tasks.create_task(front.serve([listener]))]
+            if self._tls is not None:
+                own.append(tasks.create_task(self._tls.run(api, options.namespace)))
             if options.elect:
                 elector = self._elector(api)
-                self._relay = LeaderProxy(api, options.namespace, self.config.api.port, lambda: elector.leader)
+                port = self.config.api.port
+                self._relay = LeaderProxy(api, options.namespace, port, lambda: elector.leader, self._tls)
                 stack.push_async_callback(self._relay.close)
                 own.append(tasks.create_task(elector.run()))
             else:
@@ -79,9 +86,10 @@ class Operator:
                 task.cancel()
         return self._exit_code
 
-    def _front(self) -> tuple[uvicorn.Server, socket.socket]:
+    def _front(self) -> tuple[HttpServer, socket.socket]:
         where = self.config.api
-        front = http_server(OperatorApp(self._trouble, self._metrics, self._app))
+        app = OperatorApp(self._trouble, self._metrics, self._app, self._unready)
+        front = HttpServer(app, tls=None if self._tls is None else self._tls.context)
         return front, listen(where.listen, where.port, "choose another --port")
 
     def _trouble(self) -> str:
@@ -89,6 +97,10 @@ class Operator:
         if self.leader is None or self._ended.is_set():
             return ""
         return "" if self.leader.service.running else "the engine does not run"
+
+    def _unready(self) -> str:
+        """Why clients could not believe this process to be an operator; empty when they can."""
+        return "" if self._tls is None else self._tls.trouble
 
     async def _metrics(self, scope: Scope) -> str:
         """What Prometheus reads; without a token only where the configuration says so."""

@@ -1,22 +1,18 @@
-"""An operator's HTTP port: probes, metrics, and the read-only API or a proxy to the leader's.
+"""What an operator answers at its port: probes, metrics, and the read-only API if it leads.
 
 The API is built on the first request, so an operator without requests pays nothing for it. Callers are users and
-service accounts of the cluster (`token_review.py`).
-
-A Service spreads requests over all operators, and only the leader has the answers. The Lease names the
-leader's pod, with the number of its process behind it.
+service accounts of the cluster (`token_review.py`). An operator that does not lead passes them on (`leader_proxy.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-import httpx2
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -29,7 +25,6 @@ from batuta.api.app import create_app
 from batuta.api.auth import TokenAuthenticator
 from batuta.api.cluster_metrics import counter, gauge
 from batuta.api.dependencies import NoNodeFacts
-from batuta.api.middleware import MOST_BODY_BYTES
 from batuta.api.responses import HttpProblem, problem_response
 from batuta.api.routes.metrics import (
     cluster_metrics,
@@ -40,9 +35,6 @@ from batuta.api.routes.metrics import (
     telemetry_metrics,
 )
 from batuta.api.state import end_streams
-from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import ApiError
-from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
 from batuta.bootstrap.serving import ProbesApp
@@ -53,14 +45,6 @@ READ_ONLY = (
     "`batuta --context NAME …`), the policy in the operator's configuration"
 )
 _CLUSTER_NAMES = (".svc", ".cluster.local")  # endings of names that only a cluster's own DNS gives out
-PROXIED = b"batuta-relayed"  # a header of requests that were passed on: once is enough
-_CONNECT_S = 5.0
-_HOP_BY_HOP = frozenset(
-    (
-        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
-        *(b"transfer-encoding", b"upgrade", b"content-length"),
-    )
-)
 
 
 class PodFiles:
@@ -88,7 +72,7 @@ class OperatorApi:
             open_metrics=config.api.open_metrics,
             metrics_per_job=config.api.metrics_per_job,
             node_health=OperatorHealthView(leader.backend.reconciler),
-            hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
+            hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES, *config.api.tls.names),
             read_only=READ_ONLY,
             bearers=bearers,
         )
@@ -121,94 +105,6 @@ class OperatorApp(ProbesApp):
             await super().__call__(scope, receive, send)
         except HttpProblem as refusal:
             await problem_response(refusal)(scope, receive, send)
-
-
-class LeaderProxy:
-    """An ASGI application. `leader` returns the Lease's holder; empty while it is not known."""
-
-    def __init__(self, api: Api, namespace: str, port: int, leader: Callable[[], str]) -> None:
-        self._api, self._namespace, self._port, self._leader = api, namespace, port, leader
-        self._found = ("", "")  # the leader when it was looked for last, and its address
-        # It answers as long as it likes: a stream of events has no end.
-        limits = httpx2.Timeout(None, connect=_CONNECT_S)
-        self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if any(name == PROXIED for name, _ in scope["headers"]):
-            raise _no_leader("this operator does not lead any more")
-        url = await self._url_of(scope)
-        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP]
-        body = await _body(receive)
-        asked = self._http.build_request(
-            scope["method"], url, headers=[*headers, (PROXIED, b"1")], content=body or None
-        )
-        passing = asyncio.create_task(self._pass_on(asked, send))
-        leaving = asyncio.create_task(_disconnected(receive))
-        try:
-            # Who does not listen any more is not sent a stream that never ends.
-            await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if passing.done():
-                passing.result()
-        finally:
-            for task in (passing, leaving):
-                task.cancel()
-
-    async def _pass_on(self, asked: httpx2.Request, send: Send) -> None:
-        try:
-            answer = await self._http.send(asked, stream=True)
-        except httpx2.TransportError as error:
-            self._found = ("", "")
-            raise _no_leader(f"{self._leader()} leads, and does not answer") from error
-        async with aclosing(answer):
-            headers = [(name.lower(), value) for name, value in answer.headers.raw]
-            headers = [one for one in headers if one[0] not in _HOP_BY_HOP or one[0] == b"content-length"]
-            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-            with suppress(httpx2.TransportError):  # a leader that goes leaves an answer without an end
-                async for piece in answer.aiter_raw():
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def _url_of(self, scope: Scope) -> str:
-        leader = self._leader()
-        if not leader:
-            raise _no_leader("no operator leads yet")
-        if self._found[0] != leader:
-            self._found = (leader, await self._look_up(leader))
-        path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
-        return f"http://{self._found[1]}:{self._port}{path}{'?' if query else ''}{query}"
-
-    async def _look_up(self, leader: str) -> str:
-        pod = leader.rpartition("-")[0]
-        try:
-            address = (await self._api.get(POD, pod, self._namespace)).status.pod_ip if pod else ""
-        except ApiError as error:
-            raise _no_leader(f"{leader} leads, and cannot be found: {error}") from error
-        if not address:
-            raise _no_leader(f"{leader} leads, and has no address")
-        return f"[{address}]" if ":" in address else address
-
-
-def _no_leader(why: str) -> HttpProblem:
-    return HttpProblem(503, why, headers={"Retry-After": "2"})
-
-
-async def _body(receive: Receive) -> bytes:
-    """All of it, if it is not larger than the leader would have it."""
-    body, has_more = bytearray(), True
-    while has_more and (message := await receive())["type"] == "http.request":
-        body += message.get("body", b"")
-        if len(body) > MOST_BODY_BYTES:
-            raise HttpProblem(413, f"a request has at most {MOST_BODY_BYTES >> 20} MiB")
-        has_more = message.get("more_body", False)
-    return bytes(body)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def operator_metrics(leader: Leader | None, per_job: int) -> str:

@@ -1,4 +1,4 @@
-"""What all processes of Batuta that serve have in common: signals, sockets, HTTP with probes and metrics, plain logs.
+"""What all processes of Batuta that serve have in common: signals, sockets, probes and metrics, plain logs.
 
 Light to import: an agent that serves no metrics needs no HTTP server.
 """
@@ -13,18 +13,16 @@ import stat
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from batuta.backends.local.tenants import check_unexchangeable
 from batuta.spec.problem import InputError
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-_GRACE_S: Final = 3
 _MOST_DESCRIPTORS: Final = 1 << 20
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -127,16 +125,6 @@ class ProbesApp:
             case _:
                 app = await self._find_app()
         await app(scope, receive, send)
-
-
-def http_server(app: ASGIApp) -> uvicorn.Server:
-    """A server that leaves signals to its caller."""
-    import uvicorn
-
-    settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=_GRACE_S, **settings))
-    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
-    return server
 
 
 def log_plainly() -> None:

@@ -26,7 +26,7 @@ from batuta.bootstrap import local_facts
 from batuta.cli.options import HomeOption, Output, OutputOption, flag, target_cluster
 from batuta.cli.output import console, print_json, print_rich, spinner, styled
 from batuta.client.address import find_home, read_server_file, show_path
-from batuta.client.errors import ApiError, ClientError, NoServerError
+from batuta.client.errors import ApiError, ClientError, NoServerError, UntrustedServerError
 from batuta.engine.soundness import Finding, Severity, error, named, note, ok, warning
 from batuta.store.integrity import check_disk_space
 
@@ -316,6 +316,8 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
             token = "see $BATUTA_TOKEN and the file `token` of the state directory"
             fix = token if trouble.status == 401 else "see server.log in its state directory"
             yield error("server", f"refuses: {trouble}", fix)
+        except UntrustedServerError as trouble:
+            yield error("server", str(trouble), "see $BATUTA_CA_FILE")
         except ClientError as trouble:
             yield error("server", str(trouble), "batuta down, then batuta up")
 

@@ -1,6 +1,7 @@
 """Finds the server and its token: from arguments, then the environment, then the state directory.
 
-`$BATUTA_SERVER` and `$BATUTA_TOKEN` name a server anywhere. Without them it is the one of the state directory
+`$BATUTA_SERVER` and `$BATUTA_TOKEN` name a server anywhere, and `$BATUTA_CA_FILE` the authority that has signed its
+certificate, where the system does not know that. Without them it is the one of the state directory
 (`$BATUTA_HOME`, by default ~/.batuta), which writes its address to `server.json` and its token to `token`.
 If `server.json` is lost, the lock of a server that runs says the same. A user who has no server of their own asks
 the one of the whole machine, at its unix socket (`unix:///run/batuta/batuta.sock`): it needs no token, for the
@@ -19,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from batuta.client.errors import ClientError, NoServerError
 
 SERVER_VARIABLE, TOKEN_VARIABLE, HOME_VARIABLE = "BATUTA_SERVER", "BATUTA_TOKEN", "BATUTA_HOME"
+CA_FILE_VARIABLE = "BATUTA_CA_FILE"
 SERVER_FILE, LOCK_FILE, TOKEN_FILE = "server.json", "lock", "token"
 DEFAULT_HOME = "~/.batuta"
 DEFAULT_SOCKET = Path("/run/batuta/batuta.sock")  # of a server for all users of this machine
@@ -35,6 +37,7 @@ class Address:
     pid: int | None = None
     secret: str = field(default="", repr=False)  # what a server of that state directory knows, and no other does
     socket: Path | None = None  # the unix socket at which it is asked; None: over TCP
+    ca_file: Path | None = None  # certificates of whom to believe alone; None: those that the system believes
 
     @property
     def name(self) -> str:
@@ -48,6 +51,7 @@ def find_address(
     token: str | None = None,
     home: Path | str | None = None,
     environ: Mapping[str, str] = os.environ,
+    ca_file: Path | str | None = None,
 ) -> Address:
     """The server that is meant. Raises NoServerError when its state directory names none."""
     server = server or (environ.get(SERVER_VARIABLE) if home is None else None)
@@ -55,7 +59,12 @@ def find_address(
         given = token if token is not None else environ.get(TOKEN_VARIABLE, "")
         if server.startswith(_UNIX):
             return _at_socket(Path(server.removeprefix(_UNIX)), given)
-        return Address(_checked_url(server), given)
+        authority = ca_file or environ.get(CA_FILE_VARIABLE)
+        return Address(
+            _checked_url(server, is_to_prove_itself=bool(authority)),
+            given,
+            ca_file=Path(authority).expanduser() if authority else None,
+        )
     folder = find_home(home, environ)
     facts = read_server_file(folder)
     url = facts.get("url")
@@ -126,8 +135,13 @@ def parse_url(text: str) -> SplitResult | None:
     return parts if is_sound else None
 
 
-def _checked_url(text: str) -> str:
+def _checked_url(text: str, *, is_to_prove_itself: bool = False) -> str:
     parts = parse_url(text)
     if parts is None:
         raise ClientError(f"{text!r} is not the address of a server: write it like http://127.0.0.1:7077")
+    if is_to_prove_itself and parts.scheme != "https":
+        raise ClientError(
+            f"{text} has no certificate that ${CA_FILE_VARIABLE} could be for: write https://{parts.netloc}, "
+            f"or unset ${CA_FILE_VARIABLE} to talk to it in clear"
+        )
     return parts.geturl().rstrip("/").removesuffix("/api/v1")

@@ -41,10 +41,12 @@ class Client(JobClient):
         token: str | None = None,
         home: Path | str | None = None,
         *,
+        ca_file: Path | str | None = None,
         timeout_s: float = TIMEOUT_S,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._transport = Transport(lambda: find_address(server, token, home), timeout_s, transport)
+        """`ca_file` has the certificates of whom to believe that they are the server; default $BATUTA_CA_FILE."""
+        self._transport = Transport(lambda: find_address(server, token, home, ca_file=ca_file), timeout_s, transport)
 
     def close(self) -> None:
         self._transport.close()

@@ -19,6 +19,10 @@ class UnprovenServerError(NoServerError):
     """Another program listens at the address of the server of a state directory. It was sent no token."""
 
 
+class UntrustedServerError(ClientError):
+    """The certificate that a server shows is not one to believe. It was sent no token."""
+
+
 class AnswerError(ClientError):
     """The server answered something that this version does not understand."""
 

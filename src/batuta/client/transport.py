@@ -7,10 +7,12 @@ import math
 import os
 import re
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -19,13 +21,14 @@ import httpx2
 from batuta.apitypes.resources import Event, Job
 from batuta.apitypes.server_proof import PATH as PROOF_PATH
 from batuta.apitypes.server_proof import is_proof
-from batuta.client.address import SERVER_VARIABLE, Address, no_server
+from batuta.client.address import CA_FILE_VARIABLE, SERVER_VARIABLE, Address, no_server, show_path
 from batuta.client.errors import (
     AnswerError,
     ApiError,
     ClientError,
     NoServerError,
     UnprovenServerError,
+    UntrustedServerError,
     WaitTimeoutError,
 )
 from batuta.spec.problem import Problem
@@ -40,6 +43,9 @@ _HINTS = {
     401: "the token is missing or unknown: see $BATUTA_TOKEN, or the file `token` of the state directory",
     413: "the request is larger than the server takes (1 MiB)",
 }
+_WRONG_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
+_WRONG_TIME = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
+_FETCH_AUTHORITY = "kubectl -n batuta-system get configmap batuta-ca -o jsonpath='{.data.ca\\.crt}' > batuta-ca.crt"
 Params: TypeAlias = Mapping[str, Any]
 
 
@@ -88,6 +94,8 @@ class Transport:
                 own["headers"] = {**self._credentials(http), **(own.get("headers") or {})}
                 return self._checked(http.request(method, _full(path), **own))
             except (httpx2.ConnectError, httpx2.ConnectTimeout, NoServerError) as error:
+                if (refused := _certificate_error(error)) is not None:
+                    raise self._untrusted(refused) from None
                 # Nothing was sent, so this is safe for all requests. A server that ended properly takes its
                 # address with it, and is not waited for as long as one that was killed.
                 ended = isinstance(error, NoServerError) and tried >= len(self.pauses_s)
@@ -97,7 +105,7 @@ class Transport:
             except httpx2.TransportError as error:
                 if pause_s is None or not repeatable:
                     self.close()
-                    raise ClientError(f"lost the connection to the server: {error}") from None
+                    raise ClientError(f"lost the connection to the server: {error}{self._tls_hint()}") from None
             self.close()
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
@@ -155,7 +163,7 @@ class Transport:
             transport=over,
             # A proxy is for the world outside; certificates are only loaded where they are needed.
             trust_env=not local,
-            verify=parts.scheme == "https",
+            verify=parts.scheme == "https" and _trust(address.ca_file),
         )
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
@@ -164,6 +172,28 @@ class Transport:
         if response.is_error:
             raise read_problem(response)
         return response
+
+    def _untrusted(self, refused: ssl.SSLCertVerificationError) -> UntrustedServerError:
+        self.close()
+        where = self.address.url if self.address is not None else "the server"
+        fix = f"name its authority in ${CA_FILE_VARIABLE}; for an operator: {_FETCH_AUTHORITY}"
+        if refused.verify_code in _WRONG_NAME:
+            fix = (
+                "ask it by a name that its certificate has; of an operator, 127.0.0.1 with kubectl port-forward is one"
+            )
+        elif refused.verify_code in _WRONG_TIME:
+            fix = "compare the clocks of both machines"
+        why = refused.verify_message.rstrip(".")
+        return UntrustedServerError(
+            f"{where} shows a certificate that is not believed: {why}. No token was sent; {fix}"
+        )
+
+    def _tls_hint(self) -> str:
+        """For servers that end a connection without a word: those that speak TLS do, where they are asked in clear."""
+        address = self.address
+        if self._met or address is None or address.home is not None or not address.url.startswith("http://"):
+            return ""
+        return f" (if it speaks TLS, ask https://{address.url.removeprefix('http://')})"
 
     def _unreachable(self, error: Exception) -> ClientError:
         if isinstance(error, NoServerError):
@@ -175,6 +205,25 @@ class Transport:
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         hint = f" (${SERVER_VARIABLE} says to ask there)" if SERVER_VARIABLE in os.environ else ""
         return NoServerError(f"{where} cannot be reached: {why}{hint}")
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except OSError as error:
+        why = "has no certificate in PEM" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+        raise ClientError(
+            f"${CA_FILE_VARIABLE} {show_path(ca_file)} {why}; for an operator: {_FETCH_AUTHORITY}"
+        ) from None
+
+
+def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """What ssl said about the certificate, if that is why there is no connection."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _demand_proof(http: httpx2.Client, address: Address) -> None:

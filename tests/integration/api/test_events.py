@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from batuta.api import app, event_feed
+from batuta.api import event_feed, http_server
 from batuta.api.routes import events as event_routes
 from batuta.core.job import Progress
 from tests.support.live_service import live_service
@@ -170,7 +170,7 @@ def report_steps(api: ServedApi, count: int) -> None:
 def test_a_client_that_stops_reading_is_disconnected_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "STALLED_AFTER_S", 0.5)
+    monkeypatch.setattr(http_server, "STALLED_AFTER_S", 0.5)
     with served_api(tmp_path) as api:
         streams = api.live.app.state.batuta.streams
         with raw_stream(api, 0):

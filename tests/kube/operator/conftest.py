@@ -30,6 +30,6 @@ def operator(prepared: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
     mark = cluster.requests.mark()
     folder = tmp_path_factory.mktemp("operator")
     config: dict[str, Any] = {"queues": QUEUES, "restartBackoffSeconds": RESTART_BACKOFF_S}
-    with OperatorProcess(cluster, folder, kubeconfig=grant(cluster), **config) as running:
+    with OperatorProcess(cluster, folder, kubeconfig=grant(cluster), tls=True, **config) as running:
         yield running
     assert refused(cluster, mark) == []

@@ -1,8 +1,8 @@
 """`batuta operator` as a real process, which a test may kill at any moment and start again."""
 
 import shutil
+import ssl
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from weakref import WeakSet
 
 import yaml
 
-from tests.support.chart import rights_of
+from tests.support.chart import operator_config_of, rights_of, tls_objects_of
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.ports import free_ports
 from tests.support.kube.processes import Guard, RunningProgram
+from tests.support.server_process import BATUTA
 
 CRD = Path(__file__).parents[3] / "deploy/helm/batuta/crds/unifiedjobs.batuta.dev.yaml"
 NAMESPACE = "batuta-system"
@@ -37,11 +38,17 @@ class OperatorProcess:
         kubeconfig: Path | None = None,
         elect: bool = False,
         identity: str = "one",
+        tls: bool = False,
         program: Path | None = None,
+        descriptors: int | None = None,
         **config: Any,
     ) -> None:
-        """`config` is what its configuration file says. A `program` is a `batuta` that is started as it is; without
-        one, the operator is forked, which saves the seconds of its imports."""
+        """`config` is what its configuration file says.
+
+        With `tls` it shares its certificate as the chart says, which `grant` has to have made place for, and looks
+        at it every second. It is forked, which saves the seconds of its imports, unless it is to be another `program`
+        or to have so many `descriptors`.
+        """
         self.cluster = cluster
         self.folder = folder
         (self.port,) = free_ports(1)
@@ -51,8 +58,15 @@ class OperatorProcess:
         self._program = program
         self._guard = Guard()
         self._config = folder / f"{identity}.yaml"
+        self._descriptors = descriptors
+        api: dict[str, Any] = {"listen": "127.0.0.1", "port": self.port}
+        if tls:
+            chart = yaml.safe_load(operator_config_of({"fullnameOverride": RELEASE}, NAMESPACE))
+            api["tls"] = chart["api"]["tls"] | {"refreshSeconds": 1}
+        api |= config.pop("api", {})
+        self.url = f"http{'s' if tls else ''}://{api['listen']}:{api['port']}"
         own = {
-            "api": {"listen": "127.0.0.1", "port": self.port},
+            "api": api,
             "queueFiles": f"{RELEASE}-queues",
             # First come, first served: tests know who runs, whichever policy is the default.
             "policy": "elastic-fifo",
@@ -78,10 +92,12 @@ class OperatorProcess:
         words += ["--state-dir", str(self.folder / f"{self._identity}-state"), "--namespace", NAMESPACE]
         words += ["--identity", self._identity]
         words += ["--leader-election" if self._elect else "--no-leader-election"]
-        if self._program is None:
+        if self._program is None and self._descriptors is None:
             self.program = self._guard.fork_batuta(words, self.log)
         else:
-            self.program = self._guard.start(self._program, words, self.log)
+            limited = f'ulimit -n {self._descriptors or "$(ulimit -n)"} && exec "$0" "$@"'
+            words = ["-c", limited, str(self._program or BATUTA), *words]
+            self.program = self._guard.start(Path("/bin/sh"), words, self.log)
         if wait:
             self.wait_until_leading()
 
@@ -124,13 +140,27 @@ class OperatorProcess:
     def metrics(self) -> dict[str, float]:
         """What it tells Prometheus; empty while nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            with self.ask("/metrics") as answer:
                 lines = answer.read().decode().splitlines()
-        except (urllib.error.URLError, OSError):
+        except OSError:
             return {}
         # A label may have blanks in it; the value has none.
         samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
+
+    def ask(self, path: str) -> Any:
+        """An answer to a request without a token; a URLError for a refusal."""
+        context = None
+        if self.url.startswith("https"):
+            context = ssl.create_default_context(cadata=published_authority(self.cluster) or None)
+        return urllib.request.urlopen(self.url + path, timeout=5, context=context)
+
+
+def published_authority(cluster: ControlPlane) -> str:
+    """The certificate of the authority that clients are told of; empty while there is none."""
+    found = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{RELEASE}-ca")
+    text: str = found.get("data", {}).get("ca.crt", "")
+    return text
 
 
 _prepared: WeakSet[ControlPlane] = WeakSet()
@@ -145,9 +175,9 @@ def prepare(cluster: ControlPlane) -> None:
 
 
 def grant(cluster: ControlPlane, **values: Any) -> Path:
-    """Gives an account what the chart gives the operator's, and no more; its kubeconfig."""
+    """Gives an account what the chart gives the operator's, and a place for its certificate; its kubeconfig."""
     own = {"fullnameOverride": RELEASE, "rbac": {"userRoles": False}} | values
-    cluster.apply(rights_of(own, NAMESPACE))
+    cluster.apply([*rights_of(own, NAMESPACE), *tls_objects_of(own, NAMESPACE)])
     # The authorizer watches roles, and hears of them a moment later.
     wait_until(lambda: _may_bind(cluster, values.get("namespaces", [NAMESPACE])[0]), "the rights to hold")
     return cluster.kubeconfig(USER, GROUPS, NAMESPACE)

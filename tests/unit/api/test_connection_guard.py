@@ -1,13 +1,15 @@
-"""Connections that send no whole request make room, in time and in number."""
+"""Connections that send no whole request make room, in time and in number, with TLS as without."""
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 
 import pytest
-import uvicorn
 
 from batuta.api.connection_guard import ConnectionGuard, most_connections
+from batuta.api.http_server import HttpServer
+from tests.support.certificates import client_context, server_context
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 Test = Callable[[int], Awaitable[None]]
@@ -26,11 +28,9 @@ async def app(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def serve(guard: ConnectionGuard, test: Test) -> None:
+def serve(guard: ConnectionGuard, test: Test, tls: ssl.SSLContext | None = None) -> None:
     async def run() -> None:
-        config = uvicorn.Config(app, port=0, http=guard.protocol(), log_config=None, lifespan="off")  # type: ignore[arg-type]
-        server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        server = HttpServer(app, guard=guard, tls=tls)
         running = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
@@ -48,14 +48,14 @@ def serve(guard: ConnectionGuard, test: Test) -> None:
 _OPENED: list[asyncio.StreamWriter] = []
 
 
-async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connect(port: int, tls: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     _OPENED.append(writer)
     return reader, writer
 
 
-async def ask(port: int, request: bytes = REQUEST) -> bytes:
-    reader, writer = await connect(port)
+async def ask(port: int, tls: ssl.SSLContext | None = None, request: bytes = REQUEST) -> bytes:
+    reader, writer = await connect(port, tls)
     writer.write(request)
     answer = await reader.readexactly(15)
     writer.close()
@@ -120,6 +120,87 @@ def test_connection_that_is_kept_serves_request_after_request():
         writer.close()
 
     serve(ConnectionGuard(4, headers_within_s=0.3), test)
+
+
+def test_client_that_begins_no_handshake_is_dropped_in_time():
+    async def test(port: int) -> None:
+        silent, _ = await connect(port)
+        half, writer = await connect(port)
+        writer.write(b"\x16\x03\x01\x02\x00\x01\x00")  # a ClientHello begins like this
+        assert await is_dropped(silent)
+        assert await is_dropped(half)
+
+    serve(ConnectionGuard(10, headers_within_s=0.2), test, server_context())
+
+
+def test_client_that_shakes_hands_and_asks_nothing_is_dropped_in_time():
+    async def test(port: int) -> None:
+        silent, _ = await connect(port, client_context())
+        assert await is_dropped(silent)
+
+    serve(ConnectionGuard(10, headers_within_s=0.2), test, server_context())
+
+
+@pytest.mark.parametrize("shakes_hands", [False, True])
+def test_oldest_connection_makes_room_before_its_handshake_as_after(shakes_hands: bool):
+    async def test(port: int) -> None:
+        first, _ = await connect(port, client_context() if shakes_hands else None)
+        for _ in range(40):
+            await connect(port, client_context() if shakes_hands else None)
+        assert await is_dropped(first)
+        assert await ask(port, client_context()) == b"HTTP/1.1 200 OK"
+
+    serve(ConnectionGuard(4, headers_within_s=60.0), test, server_context())
+
+
+def test_plain_request_to_a_tls_port_is_refused_and_costs_nothing():
+    async def test(port: int) -> None:
+        for _ in range(10):
+            reader, writer = await connect(port)
+            writer.write(REQUEST)
+            assert await is_dropped(reader)
+        assert await ask(port, client_context()) == b"HTTP/1.1 200 OK"
+
+    guard = ConnectionGuard(2, headers_within_s=60.0)
+    serve(guard, test, server_context())
+
+
+def test_request_that_comes_with_the_end_of_the_handshake_is_answered():
+    """The client's last message of the handshake and its request are one packet."""
+
+    async def test(port: int) -> None:
+        for _ in range(20):
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+            reader, writer = await connect(port)
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(1 << 16))
+            client.write(REQUEST)
+            writer.write(outgoing.read())
+            answer = b""
+            while not answer.startswith(b"HTTP/1.1 200"):
+                incoming.write(await reader.read(1 << 16))
+                with contextlib.suppress(ssl.SSLWantReadError):  # tickets of the session come before the answer
+                    answer += client.read()
+
+    serve(ConnectionGuard(50, headers_within_s=5.0), test, server_context())
+
+
+def test_answer_over_tls_is_not_cut_off_by_new_connections():
+    async def test(port: int) -> None:
+        slow, writer = await connect(port, client_context())
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.2)
+        for _ in range(40):
+            await connect(port)
+        assert (await slow.read()).endswith(b"ok")
+
+    serve(ConnectionGuard(4, headers_within_s=0.1, body_within_s=0.1), test, server_context())
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(64, 8), (256, 128), (1024, 768), (20_000, 10_000), (2**30, 10_000)])

@@ -13,14 +13,15 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from batuta.bootstrap.serving import ProbesApp, http_server, listen, listen_unix
+from batuta.api.http_server import HttpServer
+from batuta.bootstrap.serving import ProbesApp, listen, listen_unix
 from batuta.spec.problem import InputError
 
 
 def served(app: ASGIApp, ask: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
     async def story() -> None:
         listener = listen("127.0.0.1", 0, "")
-        server = http_server(app)
+        server = HttpServer(app)
         serving = asyncio.create_task(server.serve([listener]))
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             await ask(client)

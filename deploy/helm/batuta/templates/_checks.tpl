@@ -11,6 +11,9 @@
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.create: false needs serviceAccount.name" -}}
 {{- end -}}
+{{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) -}}
+{{- fail "tls.mode secret needs tls.secretName" -}}
+{{- end -}}
 {{- if and .Values.logCollector.enabled (not .Values.logCollector.lokiUrl) -}}
 {{- fail "logCollector.enabled needs logCollector.lokiUrl" -}}
 {{- end -}}

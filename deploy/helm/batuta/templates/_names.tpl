@@ -28,6 +28,49 @@
 {{- include "batuta.fullname" . }}-health
 {{- end -}}
 
+{{- define "batuta.tlsSecret" -}}
+{{- if eq .Values.tls.mode "secret" -}}
+{{- .Values.tls.secretName -}}
+{{- else -}}
+{{- include "batuta.fullname" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{- define "batuta.authority" -}}
+{{- include "batuta.fullname" . }}-ca
+{{- end -}}
+
+{{- define "batuta.scheme" -}}
+{{- ternary "http" "https" (eq .Values.tls.mode "off") -}}
+{{- end -}}
+
+{{- /* The name by which operators and Prometheus know the certificate, whichever address they ask. */ -}}
+{{- define "batuta.serverName" -}}
+{{- include "batuta.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "batuta.tls" -}}
+mode: {{ ternary "files" .Values.tls.mode (eq .Values.tls.mode "secret") | quote }}
+{{- if eq .Values.tls.mode "secret" }}
+folder: /etc/batuta-tls
+{{- else }}
+secret: {{ include "batuta.tlsSecret" . | quote }}
+configMap: {{ include "batuta.authority" . | quote }}
+{{- end }}
+names:
+  - {{ include "batuta.serverName" . | quote }}
+  - {{ printf "%s.cluster.local" (include "batuta.serverName" .) | quote }}
+  - {{ printf "%s.%s" (include "batuta.fullname" .) .Release.Namespace | quote }}
+  - {{ include "batuta.fullname" . | quote }}
+  # What kubectl port-forward makes of them.
+  - localhost
+  - 127.0.0.1
+  - "::1"
+  {{- range .Values.tls.names }}
+  - {{ . | quote }}
+  {{- end }}
+{{- end -}}
+
 {{- define "batuta.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (include "batuta.operator" .) -}}
 {{- end -}}
@@ -68,7 +111,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "queueFiles" (include "batuta.queueFiles" .)
   "healthMemory" (include "batuta.healthMemory" .)
   "health" (dict "burnIn" (dict "image" (.Values.config.health.burnIn.image | default (include "batuta.image" .))))
-  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob "audiences" .Values.api.audiences)
+  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob "audiences" .Values.api.audiences "tls" (include "batuta.tls" . | fromYaml))
   "telemetry" .Values.telemetry
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}

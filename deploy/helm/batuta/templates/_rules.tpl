@@ -1,7 +1,8 @@
 {{- /*
 What the operator may do: the least that works. It reads pods of all namespaces even where it may write in a
 few only: pods of others use up nodes too. It reads the logs of pods where jobs are, for the progress that
-they report. It may not read Secrets, and may change nodes only where it is to look after their health.
+they report. It may read no Secret but that of its own certificate, and may change nodes only where it is to look
+after their health.
 */ -}}
 {{- define "batuta.clusterRules" -}}
 - apiGroups: [""]

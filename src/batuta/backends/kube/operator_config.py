@@ -66,6 +66,7 @@ ResourceName: TypeAlias = Annotated[
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=316
     ),
 ]
+HostName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[-a-zA-Z0-9.:]+$", max_length=253)]
 QueueName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
 
 JOURNAL_URL_VARIABLE = "BATUTA_JOURNAL_URL"
@@ -196,10 +197,45 @@ AUDIENCE = "batuta"
 Audience: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=512)]
 
 
+class TlsMode(StrEnum):
+    """Where the certificate of the API comes from."""
+
+    AUTO = "auto"
+    FILES = "files"
+    OFF = "off"
+
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")  # what port-forward makes of every name
+
+
+class OperatorTls(Settings):
+    """How connections to the API are encrypted."""
+
+    mode: TlsMode = Field(default=TlsMode.OFF, strict=False)
+    """auto: a certificate that operators make, renew and share; files: one of yours; off: plain HTTP."""
+    folder: str = Field(default="", max_length=4096)
+    """With files: the folder of tls.crt, tls.key and ca.crt. They are read again when they change."""
+    secret: DnsLabel = "batuta-tls"
+    """With auto: the Secret in its own namespace that keeps the certificate. It has to be there, be it empty."""
+    config_map: DnsLabel = "batuta-ca"
+    """With auto: the ConfigMap in its own namespace that tells clients the authority, as ca.crt."""
+    names: list[HostName] = Field(default=list(LOOPBACK_NAMES), min_length=1)
+    """Names and addresses of the API. Operators know each other by the first one."""
+    refresh_seconds: int = Field(default=300, ge=1, le=86_400)
+    """How often the certificate is read again."""
+
+    @model_validator(mode="after")
+    def _has_files(self) -> OperatorTls:
+        if self.mode is TlsMode.FILES and not self.folder:
+            raise ValueError("mode files needs folder")
+        return self
+
+
 class Api(Settings):
     """Where the API, the metrics and the probes are."""
 
-    listen: str = "0.0.0.0"
+    listen: str = "127.0.0.1"
+    """Without TLS, whoever reaches this address can read the tokens of callers on their way."""
     port: int = Field(default=7077, ge=1, le=65535)
     open_metrics: bool = True
     """Prometheus may read /metrics without a token."""
@@ -207,6 +243,8 @@ class Api(Settings):
     """How many jobs have metrics of their own."""
     audiences: list[Audience] = Field(default=[AUDIENCE])
     """Tokens have to be made for one of them; without any, for the API server itself."""
+    tls: OperatorTls = OperatorTls()
+    """How connections are encrypted."""
 
 
 class OperatorConfig(Scheduling):

@@ -11,7 +11,7 @@ from batuta.backends.kube import names
 from batuta.client.client import Client
 from tests.kube.cli.fake_kubelet import FakeKubelet
 from tests.support.kube.control_plane import ControlPlane, wait_until
-from tests.support.kube.operator_process import OperatorProcess
+from tests.support.kube.operator_process import OperatorProcess, published_authority
 from tests.support.kube.unified import Jobs
 
 RIGHTS = {"nobody": (), "watcher": ("list",), "keeper": ("list", "patch")}
@@ -23,14 +23,22 @@ class People:
     """By name: what their token opens."""
 
     url: str
+    ca_file: Path
     tokens: dict[str, str]
 
     def client(self, name: str) -> Client:
-        return Client(self.url, self.tokens[name])
+        return Client(self.url, self.tokens[name], ca_file=self.ca_file)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables by which `batuta` finds the operator."""
+        own = {"SERVER": self.url, "TOKEN": self.tokens[name], "CA_FILE": str(self.ca_file)}
+        return {f"BATUTA_{variable}": value for variable, value in own.items()}
 
 
 @pytest.fixture(scope="module")
-def people(cluster: ControlPlane, operator: OperatorProcess) -> Iterator[People]:
+def people(
+    cluster: ControlPlane, operator: OperatorProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[People]:
     home = cluster.new_namespace()
     tokens = {}
     for name, verbs in RIGHTS.items():
@@ -43,7 +51,9 @@ def people(cluster: ControlPlane, operator: OperatorProcess) -> Iterator[People]
     # Of one who has all rights, and for another than the operator.
     tokens["keeper, for the API server"] = _token(cluster, home, "keeper")
     tokens["keeper, for Vault"] = _token(cluster, home, "keeper", "vault")
-    yield People(f"http://127.0.0.1:{operator.port}", tokens)
+    ca_file = tmp_path_factory.mktemp("people") / "ca.crt"
+    ca_file.write_text(published_authority(cluster))
+    yield People(operator.url, ca_file, tokens)
     for name, verbs in RIGHTS.items():
         for one in _rights(f"{home}-{name}", name, home, verbs) if verbs else ():
             cluster.kubectl("delete", one["kind"], one["metadata"]["name"])

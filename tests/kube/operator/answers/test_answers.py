@@ -66,7 +66,7 @@ def test_what_if_is_answered_and_nothing_changes(jobs: Jobs, add_nodes: AddNodes
 def test_the_command_line_asks_an_operator_as_it_asks_a_server(jobs: Jobs, add_nodes: AddNodes, people: People) -> None:
     add_nodes(1, NodeShape(gpus=1))
     jobs.submit("only", "Pods").runs_with(1)
-    environ = os.environ | {"BATUTA_SERVER": people.url, "BATUTA_TOKEN": people.tokens["watcher"]}
+    environ = os.environ | people.environment("watcher")
 
     def batuta(*words: str) -> dict:
         ran = subprocess.run(
@@ -124,7 +124,7 @@ def test_who_is_not_known_or_may_not_see_jobs_is_told_nothing(people: People) ->
     assert refused.value.status == 403
     for token in ("", "made-up"):
         with (
-            Client(people.url, token) as client,
+            Client(people.url, token, ca_file=people.ca_file) as client,
             pytest.raises(ApiError) as unknown,
         ):
             client.jobs()

@@ -59,6 +59,16 @@ class ConfigMap(msgspec.Struct, kw_only=True):
     data: dict[str, str] = {}
 
 
+class Secret(msgspec.Struct, kw_only=True):
+    """Bytes by name."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"Secret({self.metadata.name}: {', '.join(sorted(self.data))})"
+
+
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     """A kind of object, and the type that it is decoded into."""
@@ -132,6 +142,7 @@ NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
 NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Batch, namespaced=False)
 SERVICE: Final = Kind("", "v1", "services", "Service", Batch)
 CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
+SECRET: Final = Kind("", "v1", "secrets", "Secret", Secret)
 EVENT: Final = Kind("events.k8s.io", "v1", "events", "Event", Batch)
 JOB: Final = Kind("batch", "v1", "jobs", "Job", Batch)
 JOB_SET: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", Batch)

@@ -30,6 +30,7 @@ ORDER: Final = (
     "user-roles.yaml",
     "admission-policy.yaml",
     "configmap.yaml",
+    "tls.yaml",
     "queues.yaml",
     "persistentvolumeclaim.yaml",
     "networkpolicy.yaml",
@@ -70,7 +71,7 @@ def manifests(release: Release) -> list[Manifest]:
     texts = [_templates().render(name, data) for name in ORDER]
     found = [one for text in texts for one in yaml.safe_load_all(text) if one is not None]
     for one in found:
-        if one["kind"] == "ConfigMap" and CONFIG_FILE in one["data"]:
+        if one["kind"] == "ConfigMap" and CONFIG_FILE in one.get("data", {}):
             # Checked here, so that the operator never finds what it would refuse.
             OperatorConfig.model_validate(yaml.safe_load(one["data"][CONFIG_FILE]))
     return found
@@ -184,6 +185,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "contains": lambda part, text: part in text,
     "replace": lambda old, new, text: text.replace(old, new),
     "regexReplaceAll": lambda pattern, text, new: re.sub(pattern, new, text),
+    "upper": str.upper,
     "trunc": lambda length, text: text[:length],
     "printf": _printf,
     "quote": _quote,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from batuta.backends.kube.operator_config import AUDIENCE, Audience, DnsLabel, Scheduling, TelemetryConfig
+from batuta.backends.kube.operator_config import AUDIENCE, Audience, DnsLabel, HostName, Scheduling, TelemetryConfig
 from batuta.backends.kube.settings import Settings
 
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -297,6 +297,24 @@ class OperatorApi(Settings):
     )
 
 
+class Tls(Settings):
+    """How connections to the operator are encrypted."""
+
+    mode: Literal["auto", "secret", "off"] = Field(
+        default="auto",
+        description="auto (operators make a certificate, renew it and share it; the ConfigMap …-ca has its authority), "
+        "secret (one of yours, as cert-manager makes it) or off (plain HTTP, for a mesh that encrypts)",
+    )
+    secret_name: OptionalName = Field(
+        default="",
+        description="with mode secret: the Secret with tls.crt, tls.key and ca.crt, for the name "
+        "SERVICE.NAMESPACE.svc at least",
+    )
+    names: list[HostName] = Field(
+        default=[], description="further names and addresses of the API, as those of a load balancer"
+    )
+
+
 class Spread(Settings):
     """How replicas keep apart."""
 
@@ -386,6 +404,7 @@ class Values(Settings):
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
     api: OperatorApi = Field(default=OperatorApi(), description="who may ask the operator")
+    tls: Tls = Field(default=Tls(), description="how connections to the operator are encrypted")
     open_metrics: bool = Field(
         default=False, description="/metrics needs no token; else it needs that of a user who may list UnifiedJobs"
     )
@@ -424,6 +443,8 @@ class Values(Settings):
             raise ValueError("journal.type postgres needs journal.postgres.secretName")
         if not self.service_account.create and not self.service_account.name:
             raise ValueError("serviceAccount.create: false needs serviceAccount.name")
+        if self.tls.mode == "secret" and not self.tls.secret_name:
+            raise ValueError("tls.mode secret needs tls.secretName")
         if self.log_collector.enabled and not self.log_collector.loki_url:
             raise ValueError("logCollector.enabled needs logCollector.lokiUrl")
         return self
