@@ -184,6 +184,7 @@ def serve(folder: Path, living: int) -> None:
 
     from batuta.api.app import ApiServer
     from batuta.bootstrap.forecast_process import ForecastProcess
+    from batuta.bootstrap.serving import listen
     from batuta.core.cluster import Node
     from tests.support.live_service import live_service
 
@@ -205,9 +206,10 @@ def serve(folder: Path, living: int) -> None:
         threading.Thread(target=other.run, daemon=True).start()
         if living == JOBS:
             threading.Thread(target=report_progress, args=(live,), daemon=True).start()
-        server = ApiServer(live.app, "127.0.0.1", 0)
+        server = ApiServer(live.app)
         threading.Thread(target=tell, args=(server, other, live.tokens["ana"]), daemon=True).start()
-        server.run()
+        # As `batuta up` does: the kernel keeps connections that wait, and no client has to try again after a second.
+        server.run(sockets=[listen("127.0.0.1", 0, "")])
     foresight.close()
 
 

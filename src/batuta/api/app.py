@@ -51,7 +51,6 @@ _ROUTERS = (
 _HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_router)
 """Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
 _PUBLIC = frozenset(("/healthz", "/readyz", f"{PREFIX}{PROOF_PATH}"))
-_HEADERS_BYTES = 32 << 10
 _BACKLOG = 1024
 _GRACE_S = 3
 STALLED_AFTER_S = 60.0
@@ -188,7 +187,6 @@ class ApiServer(uvicorn.Server):
                 server_header=False,
                 http=guard.protocol(),  # type: ignore[arg-type]  # it wants a class, and calls it
                 backlog=ACCEPTED_AT_ONCE,
-                h11_max_incomplete_event_size=_HEADERS_BYTES,
                 timeout_graceful_shutdown=_GRACE_S,
                 lifespan="on",
             )
