@@ -1,5 +1,6 @@
 """A picture shows the World as it is, is taken once for each version, and never changes."""
 
+import asyncio
 import threading
 from dataclasses import replace
 from itertools import islice
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from batuta.api.scheduler_counters import SchedulerCounters
-from batuta.api.snapshot import SnapshotCache
+from batuta.api.snapshot import SnapshotCache, WorldSnapshot
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
@@ -59,7 +60,7 @@ def test_it_does_not_change_with_the_world() -> None:
     assert snapshot.states == before[0]
     assert snapshot.columns.wish.tolist() == before[1]
     assert len(snapshot.past) == before[2]
-    assert snapshot.rows == {"a": 0, "b": 1}
+    assert [snapshot.row_of(job) for job in "abc"] == [0, 1, None]
 
 
 def test_one_picture_serves_all_until_somebody_knows_of_a_change() -> None:
@@ -89,6 +90,19 @@ def test_no_picture_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshots.take() is first
     monkeypatch.setattr("batuta.api.snapshot._MAX_AGE_S", 0.0)
     assert snapshots.take().version == world.version
+
+
+def test_requests_that_come_at_once_wait_for_one_picture() -> None:
+    world = make_world(make_nodes(2), jobs=[make_job("a")])
+    service = StillService(world)
+    snapshots = SnapshotCache(service, SchedulerCounters())  # type: ignore[arg-type]
+    reads = service.reads
+
+    async def ask() -> list[WorldSnapshot]:
+        return await asyncio.gather(*(snapshots.newest() for _ in range(200)))
+
+    assert len({id(found) for found in asyncio.run(ask())}) == 1
+    assert service.reads == reads + 1
 
 
 def test_jobs_that_the_world_forgets_are_forgotten() -> None:
