@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.job import DesiredState, JobState
+from batuta.core.plan import Plan
 from batuta.core.policy import PLAIN
 from batuta.core.view import PoolView
 from batuta.core.world import World
@@ -92,17 +94,34 @@ def test_no_picture_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshots.take().version == world.version
 
 
-def test_requests_that_come_at_once_wait_for_one_picture() -> None:
+class BusyService(StillService):
+    """A service whose engine decides, and lets nobody read, until it is let go on."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def __enter__(self) -> tuple[World, Plan | None]:
+        assert self.is_free.wait(60)
+        return super().__enter__()
+
+
+def test_requests_that_wait_for_a_picture_leave_threads_to_others() -> None:
     world = make_world(make_nodes(2), jobs=[make_job("a")])
-    service = StillService(world)
+    service = BusyService(world)
     snapshots = SnapshotCache(service, SchedulerCounters())  # type: ignore[arg-type]
-    reads = service.reads
 
     async def ask() -> list[WorldSnapshot]:
-        return await asyncio.gather(*(snapshots.newest() for _ in range(200)))
+        service.is_free.clear()
+        asked = [asyncio.create_task(snapshots.newest()) for _ in range(200)]
+        try:
+            await asyncio.wait_for(anyio.to_thread.run_sync(int), 20)
+        finally:
+            service.is_free.set()
+        return await asyncio.gather(*asked)
 
     assert len({id(found) for found in asyncio.run(ask())}) == 1
-    assert service.reads == reads + 1
 
 
 def test_jobs_that_the_world_forgets_are_forgotten() -> None:
