@@ -351,14 +351,16 @@ def count_gpus(snapshot: WorldSnapshot) -> JsonObject:
 
 
 _HIDDEN = "<hidden>"
-_MAX_TASK_VIEWS = 1_000
+_MOST_TASK_BYTES = 16 << 20
+_BESIDE_TEXT_BYTES = 200  # that the cache takes for each task beside its JSON
 
 
 class TaskViewCache:
-    """Tasks as they are shown. They never change, so recent ones are kept."""
+    """Tasks as they are shown. They never change, so recent ones are kept, as many as the limit on memory allows."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, most_bytes: int = _MOST_TASK_BYTES) -> None:
+        self._database, self._most_bytes = database, most_bytes
+        self.kept_bytes = 0
         self._known: OrderedDict[str, bytes] = OrderedDict()  # as JSON, which takes a third of the memory
 
     async def of(self, job: str) -> dict[str, Any] | None:
@@ -369,10 +371,17 @@ class TaskViewCache:
             return shown
         found = await anyio.to_thread.run_sync(self._read, job)
         if found is not None:
-            self._known[job] = to_json(found)
-            if len(self._known) > _MAX_TASK_VIEWS:
-                self._known.popitem(last=False)
+            self._keep(job, to_json(found))
         return found
+
+    def _keep(self, job: str, text: bytes) -> None:
+        if job in self._known:  # another request has read it meanwhile
+            return
+        self._known[job] = text
+        self.kept_bytes += len(text) + _BESIDE_TEXT_BYTES
+        while self.kept_bytes > self._most_bytes:
+            _, oldest = self._known.popitem(last=False)
+            self.kept_bytes -= len(oldest) + _BESIDE_TEXT_BYTES
 
     def _read(self, job: str) -> dict[str, Any] | None:
         # Only what is committed: the table's own `get` would wait for the disk while the engine commits.
