@@ -184,7 +184,9 @@ def serve(folder: Path, living: int) -> None:
 
     from batuta.api.app import ApiServer
     from batuta.bootstrap.forecast_process import ForecastProcess
+    from batuta.bootstrap.serving import listen
     from batuta.core.cluster import Node
+    from batuta.engine.profile import live_cadence
     from tests.support.live_service import live_service
 
     bare = FastAPI()
@@ -200,14 +202,16 @@ def serve(folder: Path, living: int) -> None:
     # An endpoint of the same kind in the same process: it has the same interpreter to itself, or not.
     nodes = [Node(f"node-{k}", 8, "virtual") for k in range(32)]
     foresight = ForecastProcess()
-    with live_service(folder, nodes=nodes, events=past_events(living), foresight=foresight) as live:
+    given: dict[str, Any] = {"nodes": nodes, "events": past_events(living), "cadence": live_cadence()}
+    with live_service(folder, **given, foresight=foresight) as live:
         other = uvicorn.Server(uvicorn.Config(bare, port=0, log_level="error", access_log=False))
         threading.Thread(target=other.run, daemon=True).start()
         if living == JOBS:
             threading.Thread(target=report_progress, args=(live,), daemon=True).start()
-        server = ApiServer(live.app, "127.0.0.1", 0)
+        server = ApiServer(live.app)
         threading.Thread(target=tell, args=(server, other, live.tokens["ana"]), daemon=True).start()
-        server.run()
+        # As `batuta up` does: the kernel keeps connections that wait, and no client has to try again after a second.
+        server.run(sockets=[listen("127.0.0.1", 0, "")])
     foresight.close()
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.api_latency import JOBS, MIX, RATE, Ask, cpu_ms, load, percentile, row
+from benchmarks.api_latency import JOBS, MIX, RATE, Ask, BareClient, cpu_ms, load, percentile, row
 from benchmarks.measure import REPO, show
 
 SECONDS = float(os.environ.get("BATUTA_BENCH_SECONDS", "20"))
@@ -46,6 +46,7 @@ class Run:
     all_ms: dict[str, list[float]]
     spent_ms: float
     memory_mib: list[float]
+    client_ms: float  # CPU of the clients that ask
 
 
 def main() -> None:
@@ -57,6 +58,7 @@ def main() -> None:
             assert server.stdout is not None
             place = json.loads(server.stdout.readline())
             eta_s = first_eta_s(place)
+            asyncio.run(read_all_jobs(place))
             alone = asyncio.run(measured(place, server.pid))
             streams = start_streams(place)
             together = asyncio.run(measured(place, server.pid))
@@ -80,6 +82,13 @@ def first_eta_s(place: dict[str, str]) -> float:
     return taken_s
 
 
+async def read_all_jobs(place: dict[str, str]) -> None:
+    """Have the server keep a view of every job, as it has sooner or later: they are no growth then."""
+    client = BareClient(place["url"], bearer(place))
+    for number in range(1, JOBS + 1):
+        await client.request("GET", f"/api/v1/jobs/{number}", None)
+
+
 def bearer(place: dict[str, str]) -> dict[str, str]:
     return {"Authorization": f"Bearer {place['token']}"}
 
@@ -93,10 +102,12 @@ async def measured(place: dict[str, str], pid: int) -> Run:
             await asyncio.sleep(LOOK_EVERY_S)
 
     watcher = asyncio.create_task(watch())
+    begun_s = time.process_time()
     found = await load(place["url"], bearer(place), (*MIX, *MORE), SECONDS)
     is_over.set()
     await watcher
-    return Run(found, cpu_ms(place["empty"]) - before_ms, memory)
+    client_ms = (time.process_time() - begun_s) * 1000
+    return Run(found, cpu_ms(place["empty"]) - before_ms, memory, client_ms)
 
 
 def resident_mib(pid: int) -> float:
@@ -119,6 +130,8 @@ def tell(alone: Run, together: Run, seen: dict[str, Any], eta_s: float) -> None:
         ("request", "count", "p50 (ms)", "p99 (ms)", "worst (ms)"),
         rows,
         [
+            f"load of the machine: {os.getloadavg()[0]:.1f}; "
+            f"CPU of the clients that ask: {together.client_ms / requests:.2f} ms a request",
             f"CPU of the server: {alone.spent_ms / requests:.2f} ms a request without streams, "
             f"{together.spent_ms / requests:.2f} ms with them; {each_ms:.2f} ms a second for each client of the stream",
             f"streams: {seen['clients']} clients, {complete} ({seen['most']}); an event comes "

@@ -18,7 +18,7 @@ from batuta.core import event as ev
 from batuta.core.cluster import Node
 from batuta.core.world import World
 from batuta.engine.journal import JournaledWorld
-from batuta.engine.loop import Engine, Live
+from batuta.engine.loop import Cadence, Engine, Live
 from batuta.engine.ports import Journal
 from batuta.engine.profile import find_policy, profile_for
 from batuta.engine.requests import Requests
@@ -63,6 +63,7 @@ def live_service(
     policy: str = "elastic-fifo",
     journal_of: Callable[[SqliteStore], Journal] = lambda store: store.journal,
     facts: NodeFacts | None = None,
+    cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
     **parts: Any,
 ) -> Iterator[LiveService]:
     """An engine that runs. `events` happened before; `parts` are said over the usual ones."""
@@ -76,7 +77,7 @@ def live_service(
         journal = RetryingJournal(journal_of(store))
         live = Live(requests, profile_for, guard)
         rules = profile_for(world.policy or policy)
-        engine = Engine(JournaledWorld(world, journal), backend, rules, cycles, live=live)
+        engine = Engine(JournaledWorld(world, journal), backend, rules, cycles, cadence, live)
         service = Service(engine, requests, journal, guard, backend.wake)
         shutdowns: list[bool] = []
         given: dict[str, Any] = {

@@ -151,8 +151,9 @@ def _idle_jobs(snapshot: WorldSnapshot) -> Iterator[tuple[tuple[str, str], float
     for row, (reason, evidence) in decisions:
         if reason is Reason.IDLE and snapshot.plan is not None:
             job = snapshot.plan.decisions.ids[row]
-            if job in snapshot.rows:
-                yield (job, snapshot.jobs[snapshot.rows[job]].name), dict(evidence)["idle_s"]
+            living = snapshot.row_of(job)
+            if living is not None:
+                yield (job, snapshot.jobs[living].name), dict(evidence)["idle_s"]
 
 
 MAX_NODE_SERIES = 2_000  # nodes that have series of their own, in the order in which they came

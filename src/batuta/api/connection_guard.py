@@ -19,15 +19,17 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
-import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_WITHIN_S: Final = 10.0
 BODY_WITHIN_S: Final = 60.0
+HEADERS_BYTES: Final = 32 << 10
+_TOO_LARGE: Final = "Headers are too large."
 ACCEPTED_AT_ONCE: Final = 16
 """asyncio accepts as many connections as the backlog in one go, before any of them can be counted."""
 _MOST: Final = 10_000
@@ -80,13 +82,24 @@ class ConnectionGuard:
         self._waiting.pop(one, None)
 
 
-class GuardedProtocol(H11Protocol):
+class _Part(Enum):
+    """What a parser reads of a request."""
+
+    HEADERS = "headers"
+    BODY = "body"
+    DONE = "done"
+
+
+class GuardedProtocol(HttpToolsProtocol):
     """One connection that has to send whole requests in time."""
 
     def __init__(self, guard: ConnectionGuard, **settings: Any) -> None:
         super().__init__(**settings)
         self._guard = guard
-        self._awaited: object = None  # the state of the client in which it is waited for, or None
+        self._part = _Part.HEADERS  # the part of a request that the parser reads next
+        self._incomplete_bytes = 0  # received since the last part of a request that was whole
+        self._unanswered = 0  # requests whose headers have come
+        self._awaited: _Part | None = None  # the part that the client owes, and that has a deadline
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -99,10 +112,45 @@ class GuardedProtocol(H11Protocol):
             self._look()
 
     def data_received(self, data: bytes) -> None:
+        self._incomplete_bytes += len(data)
         super().data_received(data)
+        # Headers, trailers and extensions of chunks are kept until they are whole.
+        if self._incomplete_bytes > HEADERS_BYTES and not self.transport.is_closing():
+            self.send_400_response(_TOO_LARGE)
         self._look()
 
+    def on_message_begin(self) -> None:
+        self._part = _Part.HEADERS
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._part, self._incomplete_bytes = _Part.BODY, 0
+        hosts = size = 0
+        for name, value in self.headers:
+            hosts += name == b"host"
+            size += len(name) + len(value) + 4  # ": " and the end of the line
+        # Raised here, an error becomes the answer 400. Of two hosts, a proxy may have believed the other.
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("a request names one host")
+        if size + len(self.url) > HEADERS_BYTES:
+            raise ValueError(_TOO_LARGE)
+        self._unanswered += 1
+        super().on_headers_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is _Part.HEADERS:  # trailers are of no use to an application that has begun
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._incomplete_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part, self._incomplete_bytes = _Part.DONE, 0
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
+        self._unanswered -= 1
         super().on_response_complete()
         self._look()
 
@@ -118,8 +166,7 @@ class GuardedProtocol(H11Protocol):
 
     def _look(self) -> None:
         """Begins a deadline when the client owes a part of a request, and ends it when the part has come."""
-        state = self.conn.their_state
-        awaited = state if state in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing() else None
+        awaited = None if self.transport.is_closing() else self._owed()
         if awaited is self._awaited:
             return
         self._awaited = awaited
@@ -130,8 +177,14 @@ class GuardedProtocol(H11Protocol):
             self._guard.has_request(self)
             return
         self._guard.waits(self)
-        within_s = self._guard.headers_within_s if awaited is h11.IDLE else self._guard.body_within_s
+        within_s = self._guard.body_within_s if awaited is _Part.BODY else self._guard.headers_within_s
         self._deadline = self.loop.call_later(within_s, self.drop)
+
+    def _owed(self) -> _Part | None:
+        """Return the part of a request that the server waits for; None while it has one to answer."""
+        if self._part is _Part.BODY:
+            return _Part.BODY if self._unanswered <= 1 else None  # of one behind another, nothing more is read
+        return None if self._unanswered else _Part.HEADERS
 
     def _forget(self) -> None:
         self._guard.closed(self)

@@ -21,8 +21,8 @@ MAX_CHUNK_BYTES = 64 << 10  # what one write to a client has at most, if it is n
 _PAGE = 500
 _RETRY_S = 1.0
 _PAUSE_S = 0.02  # commits within this time are read together …
-_PAUSE_PER_LISTENER_S = 0.0003
-"""… and for so much longer per listener. To write to one takes a fraction of that: the rest is left to requests."""
+_PAUSE_PER_LISTENER_S = 0.0006
+"""… and for so much longer per listener. To write to one takes a tenth of that: the rest is left to requests."""
 _WAKE = 25  # listeners that are woken at once; requests that came meanwhile go before the next ones
 _MAX_SHARED = 64
 

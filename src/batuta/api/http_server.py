@@ -20,7 +20,6 @@ from starlette.types import ASGIApp
 
 from batuta.api.connection_guard import ACCEPTED_AT_ONCE, ConnectionGuard, most_connections
 
-_HEADERS_BYTES: Final = 32 << 10
 _BACKLOG: Final = 1024
 _GRACE_S: Final = 3
 STALLED_AFTER_S: Final = 60.0
@@ -57,7 +56,6 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 http=guard.protocol(tls),  # type: ignore[arg-type]  # it wants a class, and calls it
                 backlog=ACCEPTED_AT_ONCE,
-                h11_max_incomplete_event_size=_HEADERS_BYTES,
                 timeout_graceful_shutdown=_GRACE_S,
                 lifespan=lifespan,
             )

@@ -98,9 +98,12 @@ def _beyond(entries: Sequence[T], after: Key, newest: bool, key: Callable[[T], K
 def _merged(
     snapshot: WorldSnapshot, rows: Sequence[int], over: Sequence[tuple[Key, PastJob]], newest: bool
 ) -> Iterator[tuple[Key, int, PastJob | None]]:
-    """Yield living jobs (by row) and past ones in order, lazily."""
+    """Return living jobs (by row) and past ones in order, lazily."""
+    living: Iterator[tuple[Key, int, PastJob | None]]
     living = ((key_of(snapshot.jobs[row]), row, None) for row in (reversed(rows) if newest else rows))
     ended = ((key, -1, past) for key, past in (reversed(over) if newest else over))
+    if not rows or not over:  # as in most lists; to compare keys takes as long as all else
+        return ended if not rows else living
     return merge(living, ended, key=itemgetter(0), reverse=newest)
 
 

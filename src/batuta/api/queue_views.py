@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from batuta.api.snapshot import WorldSnapshot
 from batuta.api.views import JsonObject, filled, view_decision
 from batuta.apitypes import queues as q
@@ -89,18 +91,34 @@ def view_detail(snapshot: WorldSnapshot, use: QueueUse, limit: int) -> JsonObjec
 
 def view_reserved(snapshot: WorldSnapshot, job: str) -> JsonObject | None:
     """Return whether a living job has quota, and if not, why; None for a past job."""
-    row = snapshot.rows.get(job)
+    row = snapshot.row_of(job)
     if row is None:
         return None
-    return quota_reserved(snapshot.placements[row] is not None, snapshot.decision_on(job))._asdict()
+    return quota_reserved(snapshot.placements[row] is not None, snapshot.decisions.on(job, row))._asdict()
 
 
 def ahead_of(snapshot: WorldSnapshot, job: str) -> int | None:
     """Return how many jobs of its queue are ahead of a job; None when it does not wait."""
-    if job not in snapshot.rows:
+    row = snapshot.row_of(job)
+    if row is None or not snapshot.is_queued.item(row):
         return None
-    lines = (one.waiting for one in (*snapshot.use.queues, *snapshot.use.strangers))
-    return next((place for line in lines for place, one in enumerate(line) if one.id == job), None)
+    numbers, of_number = np.unique(snapshot.columns.queue, return_index=True)
+    own = _line_of(snapshot, row)
+    same = [
+        number for number, k in zip(numbers.tolist(), of_number.tolist(), strict=True) if _line_of(snapshot, k) == own
+    ]
+    rivals = snapshot.is_queued & np.isin(snapshot.columns.queue, same)
+    priority, mine = snapshot.columns.priority, snapshot.columns.priority.item(row)
+    # Rows are by submit time, as a line is among equals.
+    return int(np.count_nonzero(rivals & (priority > mine)) + np.count_nonzero((rivals & (priority == mine))[:row]))
+
+
+def _line_of(snapshot: WorldSnapshot, row: int) -> tuple[bool, str]:
+    """Return the line in which a job waits: that of its cluster queue, or of a name that is not set up."""
+    job = snapshot.jobs[row]
+    found = snapshot.quota.way(job.namespace, job.queue)
+    is_set_up = found is not None and found.cluster_queue in snapshot.quota.queue_of
+    return is_set_up, found.cluster_queue if found is not None and is_set_up else job.queue
 
 
 def whole(milli: int) -> float:
@@ -154,7 +172,7 @@ def _view_waiting(snapshot: WorldSnapshot, job: Job, place: int) -> JsonObject:
         place=place,
         submitted_s=job.submit_s,
         gpus=0 if job.cpu_only else job.min,
-        reason=view_decision(snapshot.decision_on(job.id)),
+        reason=view_decision(snapshot.decisions.on(job.id, snapshot.row_of(job.id))),
         quota_reserved=view_reserved(snapshot, job.id),
     )
 

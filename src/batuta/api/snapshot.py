@@ -8,21 +8,23 @@ old. Past jobs never change, so each is copied once.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio.to_thread
 import numpy as np
 
 from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.cluster import Node, Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState, Progress
 from batuta.core.job_table import JobColumns, Phase
@@ -74,6 +76,38 @@ class PastJobs:
         self.counts[past.state] += 1
 
 
+@dataclass(eq=False)
+class DecisionIndex:
+    """The decisions of a plan, by job: one index for all snapshots that have this plan."""
+
+    plan: Plan | None
+    mark: object = field(default_factory=object)  # stands for the plan where the plan itself is not to be kept
+
+    @cached_property
+    def _rows(self) -> dict[JobId, int]:
+        ids = () if self.plan is None else self.plan.decisions.ids
+        return dict(zip(ids, range(len(ids)), strict=True))
+
+    def on(self, job: JobId, row: int | None) -> Decision | None:
+        """Return the decision on a living job, which mostly has the same row in the plan."""
+        if self.plan is None:
+            return None
+        decisions = self.plan.decisions
+        if row is None or row >= len(decisions.ids) or decisions.ids[row] != job:
+            row = self._rows.get(job)
+        return None if row is None else decisions.at(row)
+
+
+class ShownColumns(NamedTuple):
+    """The columns that every view of a job reads. The table makes a new array whenever it is asked for one."""
+
+    first_start_s: FloatArray
+    run_s: FloatArray
+    anchor_s: FloatArray
+    wish: IntArray
+    restarts: IntArray
+
+
 @dataclass(frozen=True, eq=False)
 class WorldSnapshot:
     """The World at one version. Living jobs are rows; past jobs are in `past`."""
@@ -81,9 +115,9 @@ class WorldSnapshot:
     version: int
     now_s: float
     policy: str
-    plan: Plan | None
-    ids: list[JobId]
-    jobs: list[Job]
+    decisions: DecisionIndex
+    keys: dict[JobId, Key]  # of living jobs
+    jobs: list[Job]  # by their keys
     placements: list[Placement | None]
     columns: JobColumns
     progress: dict[JobId, Progress]
@@ -107,13 +141,17 @@ class WorldSnapshot:
     """When living jobs finish by the last forecast; empty without a recent one."""
 
     @cached_property
-    def rows(self) -> dict[JobId, int]:
-        return dict(zip(self.ids, range(len(self.ids)), strict=True))
+    def shown_columns(self) -> ShownColumns:
+        return ShownColumns(*(getattr(self.columns, name) for name in ShownColumns._fields))
 
-    @cached_property
-    def _decided(self) -> dict[JobId, int]:
-        ids = () if self.plan is None else self.plan.decisions.ids
-        return dict(zip(ids, range(len(ids)), strict=True))
+    @property
+    def plan(self) -> Plan | None:
+        return self.decisions.plan
+
+    def row_of(self, job: JobId) -> int | None:
+        """Return the row of a living job; None for another."""
+        key = self.keys.get(job)
+        return None if key is None else bisect_left(self.jobs, key, key=key_of)
 
     @cached_property
     def node_types(self) -> dict[str, str]:
@@ -128,24 +166,23 @@ class WorldSnapshot:
                 states[row] = JobState.PREEMPTED
         return states
 
-    def decision_on(self, job: JobId) -> Decision | None:
-        """Return the last decision on a living job; None when no plan has considered it yet."""
-        if self.plan is None:
-            return None
-        row, ids = self.rows.get(job), self.plan.decisions.ids
-        # Mostly the plan has the same jobs in the same rows.
-        if row is None or row >= len(ids) or ids[row] != job:
-            row = self._decided.get(job)
-        return None if row is None else self.plan.decisions.at(row)
-
     @cached_property
     def use(self) -> QuotaUse:
         """Who uses how much of which quota."""
         return measure(self.quota, self._uses())
 
+    @cached_property
+    def _waits(self) -> BoolArray:
+        return np.isin(self.columns.phase, _WAITS)
+
+    @cached_property
+    def is_queued(self) -> BoolArray:
+        """By row: whether the job waits for GPUs, and its user wants it to run."""
+        return self._waits & ~np.isin(self.columns.wish, _SUSPENDED)
+
     def _uses(self) -> Iterator[JobUse]:
-        waits = np.isin(self.columns.phase, _WAITS)
-        suspended = waits & np.isin(self.columns.wish, _SUSPENDED)
+        waits = self._waits
+        suspended = waits & ~self.is_queued
         flavors = self.flavors
         columns = zip(self.jobs, self.placements, waits.tolist(), suspended.tolist(), strict=True)
         for job, placement, is_waiting, is_suspended in columns:
@@ -161,21 +198,33 @@ class WorldSnapshot:
         return counts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StillView:
     """What the API shows of a living job and does not change with time alone, and what that was made from."""
 
     job: Job
     placement: Placement | None
     progress: Progress | None
-    facts: tuple[Any, ...]  # all else: equal where it says the same
-    view: dict[str, Any]
-    text: bytes  # the same as JSON, without the closing brace
+    facts: tuple[Any, ...]  # all else but the decision: equal where it says the same
+    decision: Decision | None
+    decided: object  # the mark of the last plan that decided so
+    text: (
+        bytes  # as JSON, without the closing brace; only this: objects of thousands of jobs take several times as much
+    )
 
     def holds(self, job: Job, placement: Placement | None, progress: Progress | None, facts: tuple[Any, ...]) -> bool:
         """Return whether it still shows the job: events replace these values and never change them."""
         is_same = self.job is job and self.placement is placement and self.progress is progress
         return is_same and self.facts == facts
+
+    def decides(self, decisions: DecisionIndex, row: int) -> bool:
+        """Return whether the last plan decides as the one did that this was made from."""
+        if self.decided is decisions.mark:
+            return True
+        if self.decision != decisions.on(self.job.id, row):
+            return False
+        self.decided = decisions.mark
+        return True
 
 
 class SnapshotCache:
@@ -192,13 +241,22 @@ class SnapshotCache:
         self._last: WorldSnapshot | None = None
         self._past, self._forgotten = PastJobs(), 0
         self._known: dict[JobId, StillView] = {}
+        self._decisions = DecisionIndex(None)
+        self._taking: asyncio.Future[WorldSnapshot] | None = None
         with service.reading() as (world, _):
             self._world = world
 
     async def newest(self) -> WorldSnapshot:
-        """Return the current snapshot at once, or take one in another thread: the engine may be deciding."""
+        """Return the current snapshot at once, or take one in another thread: the engine may be deciding.
+
+        Requests that come meanwhile wait for the same one. A thread for each would keep all others from a thread.
+        """
         found = self._current()
-        return found if found is not None else await anyio.to_thread.run_sync(self.take)
+        if found is not None:
+            return found
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.ensure_future(anyio.to_thread.run_sync(self.take))
+        return await asyncio.shield(self._taking)
 
     def take(self) -> WorldSnapshot:
         """Return the current snapshot, for a thread that may wait."""
@@ -230,6 +288,8 @@ class SnapshotCache:
     def _copy(self, world: World, plan: Plan | None) -> WorldSnapshot:
         past = self._up_to_date(world)
         jobs = world.jobs
+        if plan is not self._decisions.plan:
+            self._decisions = DecisionIndex(plan)
         if len(self._known) > 2 * jobs.n + _FEW_VIEWS:
             # Most are of jobs that are over.
             self._known = {}
@@ -237,8 +297,8 @@ class SnapshotCache:
             version=world.version,
             now_s=world.now_s,
             policy=world.policy,
-            plan=plan,
-            ids=list(jobs.ids),
+            decisions=self._decisions,
+            keys=dict(jobs.key_of),
             jobs=list(jobs.jobs),
             placements=list(jobs.placements),
             columns=jobs.copied(),

@@ -164,7 +164,7 @@ class GpuTimeline:
     def _name(snapshot: WorldSnapshot, job: str, track: _Track) -> str:
         if track.name:
             return track.name
-        row, past = snapshot.rows.get(job), snapshot.past_by_id.get(job)
+        row, past = snapshot.row_of(job), snapshot.past_by_id.get(job)
         if row is not None:
             return snapshot.jobs[row].name
         return job if past is None else past.job.name

@@ -40,7 +40,7 @@ NO_CHECKPOINT_SEEN = (
 )
 _ANY = "any"
 _MAX_PAST_VIEWS = 5_000
-_past_views: dict[JobId, tuple[PastJob, JsonObject, bytes]] = {}
+_past_views: dict[JobId, tuple[PastJob, bytes]] = {}
 
 
 @cache
@@ -60,62 +60,52 @@ def copied(kind: type, source: object | None) -> JsonObject | None:
 
 def view_job(snapshot: WorldSnapshot, job: JobId, now_s: float) -> JsonObject | None:
     """Return a job, living or past; None when it is unknown."""
-    row = snapshot.rows.get(job)
+    text = job_as_json(snapshot, job, now_s)
+    return None if text is None else json.loads(text)
+
+
+def job_as_json(snapshot: WorldSnapshot, job: JobId, now_s: float) -> bytes | None:
+    """Return `view_job` as JSON."""
+    row = snapshot.row_of(job)
     if row is not None:
-        return view_living(snapshot, row, now_s)
+        return living_as_json(snapshot, row, now_s, snapshot.forecast_finishes())
     past = snapshot.past_by_id.get(job)
-    return None if past is None else view_past(past)
-
-
-def view_living(snapshot: WorldSnapshot, row: int, now_s: float) -> JsonObject:
-    return _still(snapshot, row).view | _in_motion(snapshot, row, now_s, snapshot.forecast_finishes())
+    return None if past is None else past_as_json(past)
 
 
 def living_as_json(snapshot: WorldSnapshot, row: int, now_s: float, finishes_s: Mapping[JobId, float]) -> bytes:
-    """Return `view_living` as JSON. Lists have hundreds of jobs, of which few have changed since the last one."""
-    moving = _in_motion(snapshot, row, now_s, finishes_s)
-    return (
-        _still(snapshot, row).text
-        + "".join(
-            f',"{name}":{"null" if value is None else float.__repr__(value)}' for name, value in moving.items()
-        ).encode()
-        + b"}"
-    )
-
-
-def _in_motion(
-    snapshot: WorldSnapshot, row: int, now_s: float, finishes_s: Mapping[JobId, float]
-) -> dict[str, float | None]:
-    """Return the three values that change with time alone."""
-    started_s, submitted_s = _known(snapshot.columns.first_start_s.item(row)), snapshot.jobs[row].submit_s
-    return {
-        "eta_s": _eta_s(snapshot, row, now_s, finishes_s),
-        "duration_s": None if started_s is None else _run_s(snapshot, row, now_s),
-        "waited_s": max(0.0, (now_s if started_s is None else started_s) - submitted_s),
-    }
+    """Return a living job as JSON. Lists have hundreds of jobs, of which few have changed since the last one."""
+    started_s, submitted_s = snapshot.shown_columns.first_start_s.item(row), snapshot.jobs[row].submit_s
+    eta_s = _eta_s(snapshot, row, now_s, finishes_s)
+    eta = "null" if eta_s is None else float.__repr__(eta_s)
+    has_run = math.isfinite(started_s)
+    duration = float.__repr__(_run_s(snapshot, row, now_s)) if has_run else "null"
+    waited = float.__repr__(max(0.0, (started_s if has_run else now_s) - submitted_s))
+    moving = f',"eta_s":{eta},"duration_s":{duration},"waited_s":{waited}}}'
+    return _still(snapshot, row).text + moving.encode()
 
 
 def _still(snapshot: WorldSnapshot, row: int) -> StillView:
-    """Return the rest: found once per snapshot, and made anew only when it says something else than before."""
+    """Return what time alone does not change: found once per snapshot, made anew when it says something else."""
     found = snapshot.shown.get(row)
     if found is None:
-        columns, job, placement = snapshot.columns, snapshot.jobs[row], snapshot.placements[row]
+        job, placement = snapshot.jobs[row], snapshot.placements[row]
         progress = snapshot.progress.get(job.id)
         gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
         facts = (
             snapshot.states[row],
-            columns.wish.item(row),
-            _known(columns.first_start_s.item(row)),
-            columns.restarts.item(row),
+            snapshot.shown_columns.wish.item(row),
+            _known(snapshot.shown_columns.first_start_s.item(row)),
+            snapshot.shown_columns.restarts.item(row),
             job.id in snapshot.checkpoints,
             snapshot.checkpoints.get(job.id),
             gpu_type,
-            snapshot.decision_on(job.id),
         )
-        found = snapshot.known.get(job.id)
-        if found is None or not found.holds(job, placement, progress, facts):
-            view = _view_static(snapshot, row, gpu_type, facts[-1])
-            found = StillView(job, placement, progress, facts, view, to_json(view)[:-1])
+        found, decisions = snapshot.known.get(job.id), snapshot.decisions
+        if found is None or not (found.holds(job, placement, progress, facts) and found.decides(decisions, row)):
+            decision = decisions.on(job.id, row)
+            text = to_json(_view_static(snapshot, row, gpu_type, decision))[:-1]
+            found = StillView(job, placement, progress, facts, decision, decisions.mark, text)
             snapshot.known[job.id] = found
         snapshot.shown[row] = found
     return found
@@ -123,7 +113,7 @@ def _still(snapshot: WorldSnapshot, row: int) -> StillView:
 
 def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
     """Return how long a living job has run, over all its runs, without the time that it took to start."""
-    run_s, anchor_s = snapshot.columns.run_s.item(row), snapshot.columns.anchor_s.item(row)
+    run_s, anchor_s = snapshot.shown_columns.run_s.item(row), snapshot.shown_columns.anchor_s.item(row)
     runs = snapshot.placements[row] is not None and snapshot.states[row] is not JobState.SETTING_UP
     since_s = max(0.0, now_s - anchor_s) if runs else 0.0
     return run_s + since_s
@@ -147,23 +137,14 @@ def _view_static(snapshot: WorldSnapshot, row: int, gpu_type: str, decision: Dec
     }
 
 
-def view_past(past: PastJob) -> JsonObject:
-    """Return a past job. It never changes, so recent ones are kept."""
-    return _kept_past(past)[1]
-
-
 def past_as_json(past: PastJob) -> bytes:
-    return _kept_past(past)[2]
-
-
-def _kept_past(past: PastJob) -> tuple[PastJob, JsonObject, bytes]:
+    """Return a past job as JSON. It never changes, so recent ones are kept."""
     shown = _past_views.get(past.job.id)
     if shown is None or shown[0] is not past:
         if len(_past_views) >= _MAX_PAST_VIEWS:
             _past_views.clear()
-        view = _view_past(past)
-        shown = _past_views[past.job.id] = (past, view, to_json(view))
-    return shown
+        shown = _past_views[past.job.id] = (past, to_json(_view_past(past)))
+    return shown[1]
 
 
 def _view_past(past: PastJob) -> JsonObject:
@@ -370,27 +351,37 @@ def count_gpus(snapshot: WorldSnapshot) -> JsonObject:
 
 
 _HIDDEN = "<hidden>"
-_MAX_TASK_VIEWS = 1_000
+_MOST_TASK_BYTES = 16 << 20
+_BESIDE_TEXT_BYTES = 200  # that the cache takes for each task beside its JSON
 
 
 class TaskViewCache:
-    """Tasks as they are shown. They never change, so recent ones are kept."""
+    """Tasks as they are shown. They never change, so recent ones are kept, as many as the limit on memory allows."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    def __init__(self, database: Database, most_bytes: int = _MOST_TASK_BYTES) -> None:
+        self._database, self._most_bytes = database, most_bytes
+        self.kept_bytes = 0
+        self._known: OrderedDict[str, bytes] = OrderedDict()  # as JSON, which takes a third of the memory
 
     async def of(self, job: str) -> dict[str, Any] | None:
         known = self._known.get(job)
         if known is not None:
             self._known.move_to_end(job)
-            return known
-        shown = await anyio.to_thread.run_sync(self._read, job)
-        if shown is not None:
-            self._known[job] = shown
-            if len(self._known) > _MAX_TASK_VIEWS:
-                self._known.popitem(last=False)
-        return shown
+            shown: dict[str, Any] = json.loads(known)
+            return shown
+        found = await anyio.to_thread.run_sync(self._read, job)
+        if found is not None:
+            self._keep(job, to_json(found))
+        return found
+
+    def _keep(self, job: str, text: bytes) -> None:
+        if job in self._known:  # another request has read it meanwhile
+            return
+        self._known[job] = text
+        self.kept_bytes += len(text) + _BESIDE_TEXT_BYTES
+        while self.kept_bytes > self._most_bytes:
+            _, oldest = self._known.popitem(last=False)
+            self.kept_bytes -= len(oldest) + _BESIDE_TEXT_BYTES
 
     def _read(self, job: str) -> dict[str, Any] | None:
         # Only what is committed: the table's own `get` would wait for the disk while the engine commits.

@@ -22,15 +22,18 @@ async def app(scope, receive, send) -> None:
         if message["type"] == "http.disconnect":
             return
         more = message.get("more_body", False)
+    await app_answer(send, 0.6 if scope["path"] == "/slow" else 0.0)
+
+
+async def app_answer(send, after_s: float = 0.0) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    if scope["path"] == "/slow":
-        await asyncio.sleep(0.6)
+    await asyncio.sleep(after_s)
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def serve(guard: ConnectionGuard, test: Test, tls: ssl.SSLContext | None = None) -> None:
+def serve(guard: ConnectionGuard, test: Test, tls: ssl.SSLContext | None = None, application=app) -> None:
     async def run() -> None:
-        server = HttpServer(app, guard=guard, tls=tls)
+        server = HttpServer(application, guard=guard, tls=tls)
         running = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
@@ -201,6 +204,81 @@ def test_answer_over_tls_is_not_cut_off_by_new_connections():
         assert (await slow.read()).endswith(b"ok")
 
     serve(ConnectionGuard(4, headers_within_s=0.1, body_within_s=0.1), test, server_context())
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40_000, id="a header that does not end"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", id="a long header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\n" + b"X: x\r\n" * 10_000 + b"\r\n", id="many headers"),
+        pytest.param(b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: here\r\n\r\n", id="a long path"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no host"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\nHost: there\r\n\r\n", id="two hosts"),
+        pytest.param(CHUNKED[:-2] + b"Content-Length: 3\r\n\r\nabc", id="two lengths"),
+        pytest.param(CHUNKED.replace(b"chunked", b"gzip"), id="an encoding without an end"),
+        pytest.param(CHUNKED + b"3;" + b"x" * 300_000, id="an extension of a chunk"),
+        pytest.param(CHUNKED + b"1\r\na\r\n0\r\nX: " + b"x" * 300_000, id="a long trailer"),
+        pytest.param(CHUNKED + b"zz\r\n", id="no length of a chunk"),
+        pytest.param(b"GET / HTTP/1.1\nHost: here\n\r\n", id="lines without a return"),
+    ],
+)
+def test_malformed_or_overlong_request_is_refused_and_its_connection_ended(request_: bytes):
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(request_)
+        assert await reader.readexactly(12) == b"HTTP/1.1 400"
+        assert await is_dropped_after_answer(reader)
+
+    serve(ConnectionGuard(4, headers_within_s=60.0), test)
+
+
+async def is_dropped_after_answer(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        while await reader.read(4096):
+            pass
+    return True
+
+
+def test_trailers_do_not_become_headers():
+    headers: list[bytes] = []
+
+    async def show(scope, receive, send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers.extend(name for name, _ in scope["headers"])
+        await app_answer(send)
+
+    async def test(port: int) -> None:
+        body = b"1\r\na\r\n0\r\nAuthorization: Bearer made-up\r\n\r\n"
+        assert await ask(port, request=CHUNKED + body) == b"HTTP/1.1 200 OK"
+        assert headers == [b"host", b"transfer-encoding"]
+
+    serve(ConnectionGuard(4), test, application=show)
+
+
+def test_requests_behind_one_another_are_answered_in_order():
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        # The third is not whole before the first two are answered.
+        writer.write(REQUEST.replace(b"/ ", b"/slow ") + REQUEST + REQUEST[:20])
+        await asyncio.sleep(0.4)
+        writer.write(REQUEST[20:])
+        for _ in range(3):
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+
+    serve(ConnectionGuard(4, headers_within_s=0.3), test)
+
+
+def test_request_that_offers_another_protocol_is_answered_in_this_one():
+    async def test(port: int) -> None:
+        offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc"
+        assert await ask(port, request=b"POST / HTTP/1.1\r\nHost: here\r\n" + offer) == b"HTTP/1.1 200 OK"
+
+    serve(ConnectionGuard(4, body_within_s=0.3), test)
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(64, 8), (256, 128), (1024, 768), (20_000, 10_000), (2**30, 10_000)])

@@ -1,7 +1,9 @@
 """Queues and cohorts as people see them, and as metrics."""
 
+from random import Random
 from typing import Any
 
+import pytest
 from prometheus_client.core import Metric
 
 from batuta.api.cluster_metrics import MAX_QUEUE_SERIES, OTHERS, queue_metrics
@@ -185,3 +187,21 @@ def test_the_number_of_series_is_bounded() -> None:
     named = {labels[0] for name, *labels in found if name == "batuta_queue_pending"}
     assert len(named) == MAX_QUEUE_SERIES + 1
     assert OTHERS in named
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_place_in_a_line_is_that_of_the_line_as_it_is_listed(seed: int) -> None:
+    world, chance, seen = busy_world(), Random(seed), set[int]()
+    for number in range(60):
+        queue, submit_s = chance.choice(["one", "two", "nowhere", ""]), float(chance.randrange(9))
+        job = make_job(f"x{number}", 2, queue=queue, submit_s=submit_s, priority=chance.randrange(3))
+        apply(world, ev.JobSubmitted(5.0, job))
+        if chance.random() < 0.2:
+            apply(world, ev.JobWished(5.0, job.id, DesiredState.PARK))
+    snapshot = snapshot_of(world)
+    lines = [one.waiting for one in (*snapshot.use.queues, *snapshot.use.strangers)]
+    for job in snapshot.jobs:
+        place = next((line.index(job) for line in lines if job in line), None)
+        assert ahead_of(snapshot, job.id) == place
+        seen.add(-1 if place is None else place)
+    assert len(seen) > 8

@@ -1,19 +1,22 @@
 """A picture shows the World as it is, is taken once for each version, and never changes."""
 
+import asyncio
 import threading
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import anyio.to_thread
 import numpy as np
 import pytest
 
 from batuta.api.scheduler_counters import SchedulerCounters
-from batuta.api.snapshot import SnapshotCache
+from batuta.api.snapshot import SnapshotCache, WorldSnapshot
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.job import DesiredState, JobState
+from batuta.core.plan import Plan
 from batuta.core.policy import PLAIN
 from batuta.core.view import PoolView
 from batuta.core.world import World
@@ -59,7 +62,7 @@ def test_it_does_not_change_with_the_world() -> None:
     assert snapshot.states == before[0]
     assert snapshot.columns.wish.tolist() == before[1]
     assert len(snapshot.past) == before[2]
-    assert snapshot.rows == {"a": 0, "b": 1}
+    assert [snapshot.row_of(job) for job in "abc"] == [0, 1, None]
 
 
 def test_one_picture_serves_all_until_somebody_knows_of_a_change() -> None:
@@ -89,6 +92,36 @@ def test_no_picture_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshots.take() is first
     monkeypatch.setattr("batuta.api.snapshot._MAX_AGE_S", 0.0)
     assert snapshots.take().version == world.version
+
+
+class BusyService(StillService):
+    """A service whose engine decides, and lets nobody read, until it is let go on."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def __enter__(self) -> tuple[World, Plan | None]:
+        assert self.is_free.wait(60)
+        return super().__enter__()
+
+
+def test_requests_that_wait_for_a_picture_leave_threads_to_others() -> None:
+    world = make_world(make_nodes(2), jobs=[make_job("a")])
+    service = BusyService(world)
+    snapshots = SnapshotCache(service, SchedulerCounters())  # type: ignore[arg-type]
+
+    async def ask() -> list[WorldSnapshot]:
+        service.is_free.clear()
+        asked = [asyncio.create_task(snapshots.newest()) for _ in range(200)]
+        try:
+            await asyncio.wait_for(anyio.to_thread.run_sync(int), 20)
+        finally:
+            service.is_free.set()
+        return await asyncio.gather(*asked)
+
+    assert len({id(found) for found in asyncio.run(ask())}) == 1
 
 
 def test_jobs_that_the_world_forgets_are_forgotten() -> None:

@@ -1,13 +1,15 @@
 """Jobs and nodes as people see them."""
 
+import asyncio
 import json
 import math
 from itertools import islice
+from pathlib import Path
 
 from batuta.api import models
 from batuta.api.dependencies import NoNodeFacts
 from batuta.api.responses import to_json
-from batuta.api.views import count_gpus, view_dry_run, view_job, view_nodes, view_task
+from batuta.api.views import TaskViewCache, count_gpus, view_dry_run, view_job, view_nodes, view_task
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.decide import decide
@@ -16,6 +18,7 @@ from batuta.core.world import World
 from batuta.engine.profile import profile_for
 from batuta.spec.task import parse_task
 from batuta.spec.task_serialization import task_to_json
+from batuta.store.store import SqliteStore
 from tests.support.snapshots import snapshot_of
 from tests.support.stories import Story
 from tests.support.worlds import make_job, make_nodes, make_world
@@ -118,3 +121,25 @@ def test_a_job_that_is_over_keeps_what_it_said_last() -> None:
     models.Job.model_validate(shown)
     assert shown["progress"]["loss"] == 0.1
     assert (shown["exit_code"], shown["detail"], shown["duration_s"]) == (137, "killed", 12.0)
+
+
+def test_tasks_that_are_kept_take_bounded_memory(tmp_path: Path) -> None:
+    runs = [f"echo {number} {'x' * 1000}" for number in range(20)]
+    with SqliteStore(tmp_path / "journal.db") as store:
+        for number, run in enumerate(runs):
+            task = task_to_json(parse_task(f"run: {run}", check_paths=False))
+            store.journal.append(ev.JobSubmitted(1.0, make_job(str(number)), task=task))
+        store.journal.commit()
+        cache = TaskViewCache(store.database, most_bytes=10_000)
+
+        async def ask() -> None:
+            for number in (*range(20), *reversed(range(20))):
+                shown = await cache.of(str(number))
+                assert shown is not None
+                assert shown["run"] == runs[number]
+                assert cache.kept_bytes <= 10_000
+            # At once, as several clients do.
+            assert len({str(one) for one in await asyncio.gather(*(cache.of("9") for _ in range(30)))}) == 1
+
+        asyncio.run(ask())
+        assert 0 < cache.kept_bytes <= 10_000

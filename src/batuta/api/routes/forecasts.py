@@ -116,7 +116,7 @@ async def get_eta(
     forecasts, snapshot = state.forecasts, await state.snapshot()
     if forecasts is None:
         raise not_found("foresight at this server")
-    if job is not None and job not in snapshot.rows:
+    if job is not None and job not in snapshot.keys:
         raise not_found(f"job {job} that is not over")
     policy = snapshot.policy or state.deps.policy
     within_s = usual_wait_s(len(snapshot.jobs)) if within_s is None else within_s

@@ -33,7 +33,7 @@ from batuta.api.models import (
 from batuta.api.operations import TaskSizes
 from batuta.api.queue_views import ahead_of, view_reserved
 from batuta.api.request_models import JobPatch
-from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
+from batuta.api.responses import HttpProblem, bad_input, json_response, not_found, to_json
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import (
@@ -42,6 +42,7 @@ from batuta.api.views import (
     endpoints_of,
     filled,
     find_trial,
+    job_as_json,
     view_job,
     view_trial,
     without_values,
@@ -49,6 +50,7 @@ from batuta.api.views import (
 from batuta.apitypes import resources as a
 from batuta.backends.local.files import open_regular
 from batuta.core.event import JobEnded
+from batuta.core.job import Job as JobRequest
 from batuta.core.job import JobId
 from batuta.engine.suggest import Suggestion, suggest
 from batuta.spec.problem import InputError
@@ -58,6 +60,18 @@ from batuta.spec.task_serialization import task_from_json, task_to_yaml
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 _LONG_LIST = 20_000  # longer lists are made in another thread, so that other requests do not wait
+
+
+async def find_request(state: AppState, job: str) -> JobRequest:
+    """Return what a job asks for, or raise 404."""
+    snapshot = await state.snapshot()
+    row = snapshot.row_of(job)
+    if row is not None:
+        return snapshot.jobs[row]
+    past = snapshot.past_by_id.get(job)
+    if past is None:
+        raise not_found(f"job {job}")
+    return past.job
 
 
 async def find_job(state: AppState, job: str) -> JsonObject:
@@ -91,17 +105,17 @@ async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, 
 @router.get("/{job}", response_model=JobWithTask, responses=problems(404))
 async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins."""
-    shown, snapshot, task = await find_job(state, job), await state.snapshot(), await state.tasks.of(job)
-    types = snapshot.node_types.values()
-    return json_response(
-        {
-            **shown,
-            "quota_reserved": view_reserved(snapshot, job),
-            "stands_for": emulated_gpu_types(task, shown["gpus"]["per_node"], types),
-            "endpoints": endpoints_of(task, state.deps.ports_at),
-            "task": task if caller.owns(shown["user"]) else without_values(task),
-        }
-    )
+    known, task, snapshot = await find_request(state, job), await state.tasks.of(job), await state.snapshot()
+    shown = job_as_json(snapshot, job, state.now_s())
+    if shown is None:
+        raise not_found(f"job {job}")
+    more = {
+        "quota_reserved": view_reserved(snapshot, job),
+        "stands_for": emulated_gpu_types(task, known.gpus_per_replica, snapshot.node_types.values()),
+        "endpoints": endpoints_of(task, state.deps.ports_at),
+        "task": task if caller.owns(known.user) else without_values(task),
+    }
+    return Response(b"%b,%b" % (shown[:-1], to_json(more)[1:]), media_type="application/json")
 
 
 @router.patch("/{job}", response_model=Job, responses=problems(404, 409, *CHANGES))
@@ -111,7 +125,7 @@ async def patch_job(state: StateDep, caller: User, job: JobIdPath, patch: JobPat
         raise bad_input("nothing is to be changed", "nodes, min_nodes, max_nodes, auto, priority, queue, wish")
     if patch.auto and (patch.nodes, patch.min_nodes, patch.max_nodes) != (None, None, None):
         raise bad_input("auto and a size", "one of both")
-    await find_job(state, job)
+    await find_request(state, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     sizes = None if task is None else TaskSizes.of(task)
     await state.request(state.operations.patch(job, patch, sizes, caller), caller)
@@ -130,7 +144,7 @@ def _stored_task(state: AppState, job: str) -> Task | None:
 @router.delete("/{job}", status_code=202, response_model=Job, responses=problems(404, 409, *CHANGES))
 async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
     """Ends a job. It may take its grace period until it is over."""
-    await find_job(state, job)
+    await find_request(state, job)
     await state.request(state.operations.cancel(job, caller), caller)
     return json_response(await find_job(state, job), 202)
 
@@ -145,11 +159,11 @@ async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Resp
 
     Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins.
     """
-    shown = await find_job(state, job)
+    known = await find_request(state, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     if task is None:
         raise HttpProblem(404, f"the task of job {job} is not kept")
-    text = task_to_yaml(task, with_envs=caller.owns(shown["user"]))
+    text = task_to_yaml(task, with_envs=caller.owns(known.user))
     return Response(text, media_type="application/yaml")
 
 
@@ -194,7 +208,7 @@ def _start_of(state: AppState, job: str, *, waits: bool) -> JsonObject:
 @router.get("/{job}/suggestions", response_model=Suggestions, responses=problems(404))
 async def suggest_changes(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """The smallest changes that would start it now, each tried out; empty for a job that does not wait."""
-    await find_job(state, job)
+    await find_request(state, job)
     ends_s = await _forecast_ends_s(state, job)
     found = await anyio.to_thread.run_sync(suggestions_for, state, job, ends_s, limiter=state.slow_questions)
     return json_response({"suggestions": found})
@@ -209,7 +223,7 @@ async def list_job_events(
     cursor: Annotated[str, Query(pattern="^[0-9]{0,16}$")] = "",
 ) -> Response:
     """What the journal has of it, the oldest first."""
-    await find_job(state, job)
+    await find_request(state, job)
 
     def page() -> Response:
         texts = state.journal.texts_of_job(job, int(cursor or 0), limit)
@@ -234,7 +248,7 @@ async def get_progress(
 @router.get("/{job}/gpu-use", response_model=GpuUse, responses=problems(404))
 async def get_gpu_use(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """How busy its GPUs were over time, as the server measured it."""
-    await find_job(state, job)
+    await find_request(state, job)
     return json_response({"points": state.timeline.use(job)})
 
 
@@ -339,7 +353,7 @@ def suggestions_for(state: AppState, job: str, ends_s: Mapping[JobId, float]) ->
 async def _forecast_ends_s(state: AppState, job: str) -> Mapping[JobId, float]:
     """Return when jobs end, by the forecast of `GET /eta`; empty where there is none."""
     snapshot = await state.snapshot()
-    if state.forecasts is None or job not in snapshot.rows:
+    if state.forecasts is None or job not in snapshot.keys:
         return {}
     policy = snapshot.policy or state.deps.policy
     try:

@@ -152,7 +152,7 @@ async def _follow(state: AppState, log: ReplicaLog, job: str, offset: int) -> As
     """Bytes as they are written. No thread is held while there are none."""
     while not state.feed.closed.is_set():
         # Asked before reading: what was written before the end is then read.
-        over = job not in (await state.snapshot()).rows
+        over = job not in (await state.snapshot()).keys
         piece = await anyio.to_thread.run_sync(log.read, offset, _PIECE_BYTES)
         if piece.data:
             yield piece.data
