@@ -69,10 +69,10 @@ async def find_job(state: AppState, job: str) -> JsonObject:
 
 
 async def find_readable_job(state: AppState, caller: Caller, job: str) -> JsonObject:
-    """Return the job whose output is asked for. Raises 403 where jobs run as their users, and it is another's."""
+    """Return the job whose script or output is asked for; raise 403 where jobs run as their users."""
     shown = await find_job(state, job)
     if state.deps.tenants is not None and not caller.owns(shown["user"]):
-        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin read what it writes")
+        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin see its script and output")
     return shown
 
 
@@ -90,7 +90,10 @@ async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, 
 
 @router.get("/{job}", response_model=JobWithTask, responses=problems(404))
 async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
-    """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins."""
+    """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins.
+
+    So are its scripts, where jobs run as their users.
+    """
     shown, snapshot, task = await find_job(state, job), await state.snapshot(), await state.tasks.of(job)
     types = snapshot.node_types.values()
     return json_response(
@@ -99,7 +102,9 @@ async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
             "quota_reserved": view_reserved(snapshot, job),
             "stands_for": emulated_gpu_types(task, shown["gpus"]["per_node"], types),
             "endpoints": endpoints_of(task, state.deps.ports_at),
-            "task": task if caller.owns(shown["user"]) else without_values(task),
+            "task": task
+            if caller.owns(shown["user"])
+            else without_values(task, with_scripts=state.deps.tenants is None),
         }
     )
 
@@ -143,9 +148,10 @@ async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
 async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """A task file that makes the same job again.
 
-    Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins.
+    Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins. Where
+    jobs run as their users, the file is for the job's user and admins.
     """
-    shown = await find_job(state, job)
+    shown = await find_readable_job(state, caller, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     if task is None:
         raise HttpProblem(404, f"the task of job {job} is not kept")
