@@ -182,3 +182,35 @@ def test_an_admin_that_is_not_root_is_one_by_a_token_alone(machine: Machine) -> 
     assert machine.as_user(ANA, lambda client: client._transport.json("GET", "/session"))["role"] == "user"
     status, _ = machine.as_user(ANA, lambda client: client.create_token("root", "admin").token)
     assert status == 403
+
+
+def test_all_jobs_together_leave_process_ids_to_the_machine(machine: Machine) -> None:
+    """Each job may have thousands; ten that fork without end had all that there are, and no one could log in."""
+    job = machine.submit(
+        ANA, "cat /proc/self/cgroup; sleep 600", resources={"labels": {"batuta.dev/pids-limit": 4_000_000}}
+    )
+    machine.wait(job, "RUNNING")
+    give_up = time.monotonic() + WITHIN_S
+    while not (line := next((one for one in machine.log(job).splitlines() if ":pids:" in one or "0::" in one), "")):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    groups = [
+        root / line.rpartition(":")[2].lstrip("/") for root in map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"))
+    ]
+    group = next((one for one in groups if (one / "pids.max").exists()), None)
+    if group is None:
+        pytest.skip("no control groups here")
+    most = int(Path("/proc/sys/kernel/pid_max").read_text()) * 7 // 8
+    assert int((group / "pids.max").read_text()) <= most
+    assert int((group.parent / "pids.max").read_text()) <= most
+    machine.as_user(ANA, lambda client: client.cancel(job).id)
+
+
+def test_a_users_job_that_reaches_a_limit_is_stopped_with_that_reason(machine: Machine) -> None:
+    """Bounded by itself, too: it starts 60 processes, and no more."""
+    run = "for n in $(seq 60); do sleep 60 & done; wait"
+    job = machine.submit(ANA, run, resources={"labels": {"batuta.dev/pids-limit": 30}})
+    with machine.client() as client:
+        now = client.wait(job, timeout_s=WITHIN_S)
+    assert now.reason is not None
+    assert (now.state, now.reason.code) == ("FAILED", "PROCESS_LIMIT")
