@@ -243,6 +243,18 @@ class Server(EngineHost):
         if self.usage is not None:
             self.usage.start()
 
+    @property
+    def whom_it_serves(self) -> str:
+        """Who its users are, and as whom their jobs run, for people."""
+        if self.options.unix_socket is not None:
+            return f"for all users of this machine, at unix://{self.options.unix_socket}: each job runs as its user"
+        if self.options.jobs_run_as_me:
+            return f"whose jobs all run as {self.user}, whoever submits them"
+        refuses = (
+            "; jobs of other users are refused, and --socket PATH serves them" if _gives_root(self.options) else ""
+        )
+        return f"for one user: all jobs run as {self.user}{refuses}"
+
     def _replicas_can_start(self) -> None:
         for note in self.gpus.notes:  # what is missing
             self.log.warning("GPUs", why=note)

@@ -15,6 +15,7 @@ import pytest
 from batuta.backends.local.files import read_small
 from batuta.backends.local.mounts import lock_folder
 from batuta.backends.local.supervisor.acting import ActingAs, become
+from batuta.backends.local.supervisor.containment import Containment
 from batuta.backends.local.supervisor.loop import start_command
 from batuta.backends.local.tenants import Tenants, WrongAccount, find_account, named_area, open_area
 from batuta.spec.problem import InputError
@@ -163,6 +164,18 @@ def test_a_limit_that_the_kernel_refuses_is_named(folder: Path) -> None:
     user = account.for_runner() | {"limits": {"NOFILE": [None, 2**40]}}
     with pytest.raises(OSError, match=r"limits\.conf: nofile"):
         start_command(["true"], {}, "/", 2, user=user)
+
+
+def test_the_kernel_bounds_a_users_processes_where_there_is_no_control_group() -> None:
+    account = find_account(ANA)
+    assert account is not None
+    reader, writer = os.pipe()
+    limits = Containment({"processes": 20, "memory_bytes": 2**30})
+    start_command(["bash", "-c", "ulimit -u"], {}, "/", writer, containment=limits, user=account.for_runner())
+    os.close(writer)
+    with open(reader, encoding="ascii") as said:
+        assert 20 <= int(said.read()) < 1000
+    os.wait()
 
 
 _ADD_KEY, _REQUEST_KEY, _KEYCTL = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}.get(
