@@ -211,7 +211,9 @@ class Server(EngineHost):
         service.after_step("trial runs", trials.after_step)
         self.usage = usage_watch(virtual, local, ask, fence)
         engine = EngineAccess(ask, service.reading, fence)
-        sources, repair = make_sources(state.path, options.health_log, local, virtual, backend.log_path)
+        sources, repair = make_sources(
+            state.path, options.health_log, local, virtual, backend.log_path, believes_jobs=self.tenants is None
+        )
         self.health = HealthWatch(health_rules, local.nodes, store.settings, engine, sources, RepairWorker(repair))
         backend.context.excuse = self.health.excuse
         backend.context.held_up = self.watch_stragglers(self.health.suspect).found

@@ -214,3 +214,21 @@ def test_a_users_job_that_reaches_a_limit_is_stopped_with_that_reason(machine: M
         now = client.wait(job, timeout_s=WITHIN_S)
     assert now.reason is not None
     assert (now.state, now.reason.code) == ("FAILED", "PROCESS_LIMIT")
+
+
+def test_what_jobs_print_takes_no_gpu_from_others() -> None:
+    """Three jobs that printed an error of a GPU and failed had the node taken out of service for half an hour."""
+    with serving_all_users(nodes=1, gpus=1) as machine:
+        for _ in range(3):
+            job = machine.submit(
+                ANA,
+                "echo 'CUDA error: uncorrectable ECC error encountered'; exit 1",
+                resources={"accelerators": "1"},
+            )
+            with machine.client() as client:
+                client.wait(job, timeout_s=WITHIN_S)
+        with machine.client() as client:
+            (node,) = client._transport.json("GET", "/nodes")["nodes"]
+            assert node["gpus"][0]["healthy"], node
+        other = machine.submit(BEN, "true", resources={"accelerators": "1"})
+        machine.wait(other)
