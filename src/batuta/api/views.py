@@ -402,9 +402,15 @@ def view_task(stored: str | None) -> dict[str, Any] | None:
     return {key: _VIEWS[key](value) if key in _VIEWS else value for key, value in task.items()}
 
 
-def without_values(task: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a task as users see those of other users: values of variables may be keys and passwords."""
-    return task and {**task, "envs": dict.fromkeys(task.get("envs") or (), _HIDDEN)}
+def without_values(task: dict[str, Any] | None, *, with_scripts: bool) -> dict[str, Any] | None:
+    """Return a task as users see those of other users: values of variables may be keys and passwords.
+
+    `with_scripts`: with what it runs, as among people whose jobs all run as one user.
+    """
+    if task is None:
+        return None
+    scripts = {} if with_scripts else {name: _HIDDEN for name in ("setup", "run") if task.get(name)}
+    return {**task, **scripts, "envs": dict.fromkeys(task.get("envs") or (), _HIDDEN)}
 
 
 def emulated_gpu_types(task: dict[str, Any] | None, gpus_per_node: int, types: Collection[str]) -> list[str]:

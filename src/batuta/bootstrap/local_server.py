@@ -32,7 +32,7 @@ from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
 from batuta.backends.local.limits import LimitOptions, machine_limits
 from batuta.backends.local.mounts import why_no_views
-from batuta.backends.local.tenants import Tenants, account_name, named_area, open_area
+from batuta.backends.local.tenants import Tenants, account_name, check_unexchangeable, named_area, open_area
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.local_state import open_own_store
@@ -178,6 +178,8 @@ class Server(EngineHost):
         now_s = max(time.time(), world.now_s)
         assembly.start(now_s, node_events(world, local.nodes, now_s))
         self.tenants = _open_tenants(options, state)
+        if _gives_root(options):
+            _check_users(world, self.user)
         for_all = self.tenants is not None
         gpu_files = state.path if self.tenants is None else self.tenants.area
         virtual = VirtualGpus(gpu_files, local.nodes, for_all=for_all) if options.virtual else None
@@ -209,7 +211,9 @@ class Server(EngineHost):
         service.after_step("trial runs", trials.after_step)
         self.usage = usage_watch(virtual, local, ask, fence)
         engine = EngineAccess(ask, service.reading, fence)
-        sources, repair = make_sources(state.path, options.health_log, local, virtual, backend.log_path)
+        sources, repair = make_sources(
+            state.path, options.health_log, local, virtual, backend.log_path, believes_jobs=self.tenants is None
+        )
         self.health = HealthWatch(health_rules, local.nodes, store.settings, engine, sources, RepairWorker(repair))
         backend.context.excuse = self.health.excuse
         backend.context.held_up = self.watch_stragglers(self.health.suspect).found
@@ -240,6 +244,18 @@ class Server(EngineHost):
         self.health.start()
         if self.usage is not None:
             self.usage.start()
+
+    @property
+    def whom_it_serves(self) -> str:
+        """Who its users are, and as whom their jobs run, for people."""
+        if self.options.unix_socket is not None:
+            return f"for all users of this machine, at unix://{self.options.unix_socket}: each job runs as its user"
+        if self.options.jobs_run_as_me:
+            return f"whose jobs all run as {self.user}, whoever submits them"
+        refuses = (
+            "; jobs of other users are refused, and --socket PATH serves them" if _gives_root(self.options) else ""
+        )
+        return f"for one user: all jobs run as {self.user}{refuses}"
 
     def _replicas_can_start(self) -> None:
         for note in self.gpus.notes:  # what is missing
@@ -279,6 +295,8 @@ def built(options: UpOptions) -> Iterator[Server]:
     local = with_capacity(local, options.over_allocate, options.cpus, options.memory_gib, virtual=options.virtual)
     state = StateDir(options.home)
     state.prepare()
+    if options.unix_socket is not None:
+        check_unexchangeable(state.path, f"--home {state.path}", "--home /var/lib/batuta/state")
     with state.lock:
         # It is removed at a clean end: a server that finds it checks the whole journal first.
         unclean = (state.path / "server.json").exists()
@@ -356,6 +374,8 @@ def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> 
     """
     _check_socket(options)
     _check_listen(options)
+    if options.unix_socket is not None:
+        os.umask(0o022)  # jobs inherit it: a server of root's may have been started with one that opens or closes more
     options = replace(options, open_files=raise_descriptor_limit())
     with built(options) as server:
         listener = _listen(options.listen, options.port)
@@ -458,6 +478,18 @@ def _open_tenants(options: UpOptions, state: StateDir) -> Tenants | None:
             fix=f"--socket PATH --job-files {area}, or another --home",
         )
     return None
+
+
+def _check_users(world: World, user: str) -> None:
+    """Raise InputError when jobs of other users are in the journal, which a server of root's would start as root."""
+    others = {job.user: job.id for job in reversed(world.jobs.jobs) if job.user not in ("", user)}
+    if others:
+        name, job = min(others.items())
+        raise InputError.of(
+            f"job {job} is {name}'s, and all jobs of this server would run as {user}",
+            fix="--socket PATH with another --home, so that each user's jobs run as that user; "
+            "or --jobs-run-as-me, if these may run as root",
+        )
 
 
 def _gives_root(options: UpOptions) -> bool:

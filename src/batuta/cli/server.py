@@ -311,11 +311,7 @@ def _print_ready(server: Server) -> None:
     home = show_path(server.state.path)
     typer.echo(f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True)
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
-    if server.options.unix_socket is not None:
-        said = f"for all users of this machine, at unix://{server.options.unix_socket}: each job runs as its user"
-    else:
-        said = f"for one user: all jobs run as {server.user}"
-    typer.echo(f"it is a server {said}", err=True)
+    typer.echo(f"it is a server {server.whom_it_serves}", err=True)
     for note in server.gpus.notes:
         typer.echo(f"{NOTE_PREFIX}{note}", err=True)
 

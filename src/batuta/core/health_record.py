@@ -44,7 +44,7 @@ def classify(rules: HealthRules, finding: Finding, history: Sequence[Incident]) 
     """The action that a finding calls for. `history`: the incidents of its GPU, or of its node.
 
     An application error restarts its job. The same one in several different jobs on one GPU is hardware, and
-    so is a suspicion that several jobs share.
+    so is a suspicion that several jobs share; but not where jobs are not believed: one user's could say anything.
     """
     rule = rules.find(finding.source, finding.code, finding.text)
     if rule is None:
@@ -58,11 +58,14 @@ def classify(rules: HealthRules, finding: Finding, history: Sequence[Incident]) 
     recent = [one for one in history if abs(finding.time_s - one.time_s) <= limits.incident_s]
     if rule.follows and any((one.source, one.code) != (finding.source, finding.code) for one in recent):
         return Verdict(Action.IGNORE, scope, reason, rule, "it follows another error")
-    if rule.action.takes_out:
+    if rule.action.takes_out and not finding.is_hearsay:
         return Verdict(rule.action, scope, reason, rule)
     if any(_is_same(rule, finding, one) and set(finding.jobs) <= set(one.jobs) for one in recent):
         return Verdict(Action.IGNORE, scope, reason, rule, "it is the same incident")
     jobs = _different_jobs(rule, finding, history, limits)
+    if finding.is_hearsay:
+        action = Action.RESTART_JOB if rule.action is Action.RESTART_JOB else Action.SUSPECT
+        return Verdict(action, scope, reason, rule, "jobs say so alone")
     if rule.counts and jobs >= limits.jobs:
         return Verdict(Action.RESET_GPU, scope, f"{reason}, in {jobs} different jobs", rule)
     return Verdict(rule.action, scope, reason, rule)

@@ -128,6 +128,8 @@ class Finding:
     text: str = ""
     gpu: int | None = None  # None: not about a GPU, or it is unknown about which
     jobs: tuple[JobId, ...] = ()  # whose work was hit
+    is_hearsay: bool = False
+    """Whether it is the word of a job alone, of a user who is not trusted with what others run on."""
 
     @property
     def name(self) -> str:

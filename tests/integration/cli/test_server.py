@@ -76,6 +76,25 @@ def test_a_server_that_others_can_reach_says_first_that_their_jobs_run_as_its_us
     assert not (nobody.home / "journal.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "for one user: all jobs run as USER"),
+        (("--jobs-run-as-me",), "whose jobs all run as USER, whoever submits them"),
+    ],
+)
+def test_a_server_says_as_whom_jobs_run(tmp_path: Path, options: tuple[str, ...], said: str):
+    cli = Cli(tmp_path / "home", tmp_path)
+    done = cli.run("up", "--virtual", "--nodes", "1", "--port", "0", "-d", *options)
+    try:
+        shown = done.stderr + (tmp_path / "home" / "up.log").read_text()
+        assert f"it is a server {said}".replace("USER", getpass.getuser()) in shown
+        if os.geteuid() == 0:
+            assert ("jobs of other users are refused, and --socket PATH" in shown) == (not options)
+    finally:
+        cli.run("down")
+
+
 @pytest.mark.parametrize("detach", [(), ("-d",)], ids=["stays", "detaches"])
 def test_a_state_directory_that_cannot_be_is_told_in_a_line(tmp_path, detach):
     (tmp_path / "file").write_text("mine")

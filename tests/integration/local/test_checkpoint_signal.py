@@ -1,5 +1,9 @@
 """Who is asked for a checkpoint by SIGUSR1: processes that handle it, and nobody who would die of it."""
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
 from batuta.backends.local.processes import kill, request_checkpoint
@@ -32,5 +36,27 @@ def test_shell_with_a_trap_of_its_own_is_asked(replicas: Replicas, script: str, 
     request_checkpoint(started.replica)
     started.until_logged("asked")
     assert started.state().phase is ReplicaPhase.RUNNING
+    kill(started.replica)
+    started.end()
+
+
+CATCHES_ALL = """
+import signal, time
+for one in (signal.SIGTRAP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGVTALRM, signal.SIGSYS):
+    signal.signal(one, lambda *_: None)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_pipe_in_place_of_a_script_keeps_no_runner_waiting(replicas: Replicas, tmp_path: Path):
+    (tmp_path / "script").write_text(CATCHES_ALL)
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "ask", "w") as file:
+        file.write(f"exec {sys.executable} - {tmp_path / 'pipe'} < {tmp_path / 'script'}\n")
+    started = replicas.start(["bash", str(tmp_path / "ask")])
+    started.until_logged("ready")
+    request_checkpoint(started.replica)
+    wait_until(lambda: started.state().checkpoint_request == 1)
     kill(started.replica)
     started.end()

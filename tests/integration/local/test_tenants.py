@@ -1,26 +1,20 @@
 """A server of root's with a unix socket: each job runs as the unix user who submitted it, and cannot reach others'."""
 
-import json
 import os
 import pwd
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from batuta.client.client import Client
 from batuta.client.errors import ApiError
-from tests.support.server_process import ServerProcess, fork_server
+from tests.support.server_process import fork_server
+from tests.support.tenant_machine import ANA, BEN, WITHIN_S, Machine, serving_all_users
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts jobs as other users")
-ANA, BEN = "games", "daemon"  # accounts that every Linux has, and that run nothing
-WITHIN_S = 60.0
 TRAINER = """
     import os, sys, time
     from batuta import sdk
@@ -40,94 +34,10 @@ TRAINER = """
 """
 
 
-@dataclass
-class Machine:
-    """One server for all users, and its folders."""
-
-    folder: Path
-    server: ServerProcess | None = None
-    state: Path = field(init=False)
-    area: Path = field(init=False)
-    socket: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state, self.area = self.folder / "state", self.folder / "jobs"
-        self.socket = self.folder / "run" / "batuta.sock"
-
-    def start(self, **options: Any) -> None:
-        usual = {"unix_socket": str(self.socket), "job_files": str(self.area)}
-        self.server = fork_server().start(self.state, **(usual | options))
-        self.server.wait_ready()
-
-    def client(self) -> Client:
-        return Client(server=f"unix://{self.socket}", token="")
-
-    def as_user(self, user: str, do: Callable[[Client], Any]) -> Any:
-        """What `do` returns in a process of that user, or the status and text of the refusal."""
-        with self.client() as warm:
-            warm.jobs()  # what is imported late is imported now: the user may not read this Python
-        account, (reader, writer) = pwd.getpwnam(user), os.pipe()
-        if (pid := os.fork()) == 0:
-            said: Any = "it broke"
-            try:
-                os.initgroups(user, account.pw_gid)
-                os.setresgid(*[account.pw_gid] * 3)
-                os.setresuid(*[account.pw_uid] * 3)
-                os.chdir("/")
-                with self.client() as client:
-                    said = do(client)
-            except ApiError as refusal:
-                said = [refusal.status, str(refusal)]
-            except BaseException as error:
-                said = repr(error)
-            finally:
-                os.write(writer, json.dumps(said).encode())
-                os._exit(0)
-        os.close(writer)
-        with open(reader, "rb") as file:
-            answer = file.read()
-        os.waitpid(pid, 0)
-        return json.loads(answer)
-
-    def submit(self, user: str, run: str, **more: Any) -> str:
-        found = self.as_user(user, lambda client: client.submit({"run": run, **more}).id)
-        assert isinstance(found, str), found
-        return found
-
-    def wait(self, job: str, state: str = "SUCCEEDED") -> None:
-        with self.client() as client:
-            until = "running" if state == "RUNNING" else "ended"
-            now = client.wait(job, until, timeout_s=WITHIN_S)  # type: ignore[arg-type]
-            assert now.state == state, (now.state, now.detail, self.log(job))
-
-    def log(self, job: str) -> str:
-        with self.client() as client:
-            return "\n".join(client.logs(job))
-
-    def story(self, job: str) -> str:
-        """What became of a job, for a test that failed."""
-        with self.client() as client:
-            return "\n".join([*client.logs(job), str(client.job(job)), *(str(one) for one in client.job_events(job))])
-
-    def told(self, user: str, run: str) -> str:
-        """What a job of a user prints, to its end."""
-        job = self.submit(user, run)
-        self.wait(job)
-        return self.log(job)
-
-
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    folder = Path(tempfile.mkdtemp(prefix="batuta-tenants-"))
-    folder.chmod(0o755)  # other users have to get to the socket and to the job files
-    found = Machine(folder)
-    found.start()
-    yield found
-    with Client(home=found.state) as client:
-        client.shut_down()
-    assert found.server is not None
-    found.server.wait(60.0)
-    shutil.rmtree(folder)
+    with serving_all_users() as found:
+        yield found
 
 
 def test_each_job_runs_as_the_user_who_submitted_it(machine: Machine) -> None:
@@ -203,6 +113,8 @@ def test_a_job_cannot_reach_what_is_of_the_server_or_of_another_user(machine: Ma
     ]
     tried = "".join(f"cat {path} && echo got-it; ls {path}/ && echo got-it; " for path in targets)
     tried += "".join(f"kill -9 {pid} && echo got-it; " for pid in pids)
+    tried += "".join(f"cat /proc/$PPID/{name} && echo got-it; " for name in ("environ", "mem", "maps"))
+    tried += "ls -l /proc/$PPID/fd/ && echo got-it; kill -9 $PPID && echo got-it; kill -STOP $PPID && echo got-it; "
     tried += f"ls {machine.area} && echo got-it; echo x > {machine.area}/x && echo got-it; echo done"
     said = machine.told(ANA, tried)
     assert "done" in said
@@ -215,6 +127,15 @@ def test_a_job_cannot_reach_what_is_of_the_server_or_of_another_user(machine: Ma
         lambda client: client.result(victim),
         lambda client: len(client.progress(victim)),
         lambda client: client.submit(like=victim).id,
+        lambda client: client.resize(victim, nodes=2).id,
+        lambda client: client.park(victim).id,
+        lambda client: client._transport.json("PATCH", f"/jobs/{victim}", json={"priority": -1}),
+        lambda client: client._transport.send("GET", f"/jobs/{victim}/task").text,
+        lambda client: client._transport.json("POST", "/nodes/node-0/drain"),
+        lambda client: client._transport.json("PUT", "/policy", json={"name": "fifo"}),
+        lambda client: client._transport.json("GET", "/audit"),
+        lambda client: client._transport.json("GET", "/tokens"),
+        lambda client: client.shut_down(),
     ):
         assert machine.as_user(ANA, refused)[0] == 403
     assert machine.as_user(BEN, lambda client: list(client.logs(victim))[:1]) == ["ben-prints"]

@@ -68,6 +68,30 @@ def test_the_same_error_in_three_different_jobs_takes_out_the_gpu_and_nothing_el
     assert dict(book.out) == {Target("n0", 3): reason}
 
 
+LINE = "CUDA error: uncorrectable ECC error encountered"
+
+
+def test_jobs_that_are_not_believed_take_nothing_out_however_many_say_the_same():
+    book = book_of()
+    for k in range(10):
+        found = Finding(k * HOUR_S, "n0", Source.LOG, text=LINE, gpu=3, jobs=(f"j{k}",), is_hearsay=True)
+        (order,) = book.found(found)
+        assert isinstance(order, RestartJob)
+    assert not book.out
+    believed = replace(found, time_s=11 * HOUR_S, jobs=("root",), is_hearsay=False)
+    assert isinstance(book.found(believed)[0], TakeOut)
+
+
+def test_what_takes_out_hardware_at_once_is_a_suspicion_where_jobs_are_not_believed():
+    rule = RULES.find(Source.LOG, 0, LINE)
+    assert rule is not None
+    book = HealthStateMachine(replace(RULES, rules=(replace(rule, action=Action.REBOOT),)))
+    book.add_node("n0", 8, "pool")
+    assert book.found(Finding(0.0, "n0", Source.LOG, text=LINE, gpu=3, jobs=("j1",), is_hearsay=True)) == []
+    assert not book.out
+    assert book.look(Target("n0", 3)).state is State.SUSPECT
+
+
 LOST = Finding(0.0, "n0", Source.NVML, 1, "lost", 3)
 
 

@@ -10,13 +10,13 @@ from typing import Annotated, NamedTuple, TypeAlias
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
-from batuta.api.auth import User, Viewer
+from batuta.api.auth import Caller, User, Viewer
 from batuta.api.forecast_cache import usual_wait_s
 from batuta.api.models import EtaAnswer, WhatIfAnswer
 from batuta.api.request_models import Submit, WhatIfPost
 from batuta.api.responses import LATER, HttpProblem, json_response, not_found
 from batuta.api.routes import problems
-from batuta.api.routes.submit import overrides_of, paths_of, text_of
+from batuta.api.routes.submit import overrides_of, paths_of, task_rules, text_of
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import JsonObject, filled
 from batuta.apitypes import forecasts as f
@@ -146,7 +146,7 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
 
     def compute() -> Response:
         fork = state.fork()
-        question = _question(state, fork, post, policy, caller.user)
+        question = _question(state, fork, post, policy, caller)
         found = foresight(fork, question)
         assert isinstance(found, Comparison)
         names = {job.id: job.name for job in (*snapshot.jobs, *question.hypothesis.jobs)}
@@ -158,14 +158,15 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
         return await anyio.to_thread.run_sync(compute, limiter=state.what_ifs)
 
 
-def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user: str) -> WhatIfQuery:
+def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, caller: Caller) -> WhatIfQuery:
+    paths = task_rules(state, caller)[0] if post.submit else state.deps.paths
     found, wrong = Hypothesis(), list[Problem]()
 
     def job_of(world: World, task: Task, number: int) -> Job:
-        return state.operations.fitting_job(world, task, user, number, max(state.now_s(), world.now_s))
+        return state.operations.fitting_job(world, task, caller.user, number, max(state.now_s(), world.now_s))
 
     with collect_problems(wrong):
-        found = read_hypothesis(fork.fork(), post, job_of, state.deps.paths)
+        found = read_hypothesis(fork.fork(), post, job_of, paths)
     try:
         with collect_problems(wrong):
             if post.policy is not None:

@@ -83,10 +83,10 @@ async def find_job(state: AppState, job: str) -> JsonObject:
 
 
 async def find_readable_job(state: AppState, caller: Caller, job: str) -> JsonObject:
-    """Return the job whose output is asked for. Raises 403 where jobs run as their users, and it is another's."""
+    """Return the job whose script or output is asked for; raise 403 where jobs run as their users."""
     shown = await find_job(state, job)
     if state.deps.tenants is not None and not caller.owns(shown["user"]):
-        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin read what it writes")
+        raise HttpProblem(403, f"job {job} belongs to {shown['user']}: only they or an admin see its script and output")
     return shown
 
 
@@ -104,7 +104,10 @@ async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, 
 
 @router.get("/{job}", response_model=JobWithTask, responses=problems(404))
 async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
-    """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins."""
+    """One job, with what it runs. Values of secrets are hidden; those of envs are for its user and admins.
+
+    So are its scripts, where jobs run as their users.
+    """
     known, task, snapshot = await find_request(state, job), await state.tasks.of(job), await state.snapshot()
     shown = job_as_json(snapshot, job, state.now_s())
     if shown is None:
@@ -113,7 +116,7 @@ async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
         "quota_reserved": view_reserved(snapshot, job),
         "stands_for": emulated_gpu_types(task, known.gpus_per_replica, snapshot.node_types.values()),
         "endpoints": endpoints_of(task, state.deps.ports_at),
-        "task": task if caller.owns(known.user) else without_values(task),
+        "task": task if caller.owns(known.user) else without_values(task, with_scripts=state.deps.tenants is None),
     }
     return Response(b"%b,%b" % (shown[:-1], to_json(more)[1:]), media_type="application/json")
 
@@ -157,13 +160,14 @@ async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
 async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
     """A task file that makes the same job again.
 
-    Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins.
+    Values of secrets are null, and have to be given; so are those of envs, but for the job's user and admins. Where
+    jobs run as their users, the file is for the job's user and admins.
     """
-    known = await find_request(state, job)
+    shown = await find_readable_job(state, caller, job)
     task = await anyio.to_thread.run_sync(_stored_task, state, job)
     if task is None:
         raise HttpProblem(404, f"the task of job {job} is not kept")
-    text = task_to_yaml(task, with_envs=caller.owns(known.user))
+    text = task_to_yaml(task, with_envs=caller.owns(shown["user"]))
     return Response(text, media_type="application/yaml")
 
 

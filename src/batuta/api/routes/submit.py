@@ -138,7 +138,7 @@ def _read(state: AppState, caller: Caller, body: bytes, kind: str) -> tuple[Task
 
 
 def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
-    rules, images = _rules_for(state, caller)
+    rules, images = task_rules(state, caller)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -164,7 +164,7 @@ def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
     return parse_task(text_of(asked), asked.file, overrides, rules, images=images)
 
 
-def _rules_for(state: AppState, caller: Caller) -> tuple[PathRules, Callable[[], ContainerSupport] | None]:
+def task_rules(state: AppState, caller: Caller) -> tuple[PathRules, Callable[[], ContainerSupport] | None]:
     """Return what a caller's task may name. Raises HttpProblem where jobs run as their users, and it cannot."""
     deps = state.deps
     if deps.only_submitter not in (None, caller.user):

@@ -6,7 +6,7 @@ in the same words (`plan`), which makes the groups, puts the commands of its rep
 
     <the server's own group>/batuta-<id of the home>/<run id>
 
-All replicas of a server are below one group, whose memory limit keeps a part of the machine for everything else.
+All replicas of a server are below one group, whose limits keep memory and process ids for everything else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHARES_OF_CPU: Final = 1024
 _PERIOD_US: Final = 100_000
 _CHARGED_AT_ONCE_BYTES: Final = 1 << 20  # a group has reached its limit when less than this is left
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
-_UNLIMITED_BYTES: Final = 1 << 60  # version 1 says a number near 2**63 for no limit
+_UNLIMITED: Final = 1 << 60  # version 1 says a number near 2**63 for no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class SharedLimits:
 
     memory_bytes: int
     cpus: int
+    processes: int  # and threads
 
 
 class Cgroups(ABC):
@@ -75,6 +76,7 @@ class CgroupsV1(Cgroups):
         base_settings: list[tuple[Path, object, bool]] = [
             (outer / "memory.use_hierarchy", 1, False),  # always so in newer kernels
             (outer / "memory.limit_in_bytes", shared.memory_bytes, True),
+            (self.base["pids"] / "pids.max", shared.processes, True),
         ]
         if (cpu := folders.get("cpu")) is not None:
             base_settings.append((self.base["cpu"] / "cpu.shares", _SHARES_OF_CPU * shared.cpus, False))
@@ -84,6 +86,8 @@ class CgroupsV1(Cgroups):
                 settings.append((cpu / "cpu.cfs_quota_us", max(1000, round(_PERIOD_US * limits.cpus)), False))
         counters = {
             "processes": (pids / "pids.events", "max"),
+            "own_processes": (pids / "pids.current", ""),
+            "all_processes": (self.base["pids"] / "pids.current", ""),
             "memory": (memory / "memory.oom_control", "oom_kill"),
             "own_memory": (memory / "memory.max_usage_in_bytes", ""),
         }
@@ -104,6 +108,7 @@ class CgroupsV2(Cgroups):
         base, own = self.base, self.base / run_id
         base_settings: list[tuple[Path, object, bool]] = [
             (base / "memory.max", shared.memory_bytes, True),
+            (base / "pids.max", shared.processes, True),
             (base / "cpu.weight", min(10_000, 100 * shared.cpus), False),
             (base / "cgroup.subtree_control", "+pids +memory", True),
             (base / "cgroup.subtree_control", "+cpu", False),
@@ -120,6 +125,8 @@ class CgroupsV2(Cgroups):
             settings.append((own / "cpu.max", f"{max(1000, round(_PERIOD_US * limits.cpus))} {_PERIOD_US}", False))
         counters = {
             "processes": (own / "pids.events", "max"),
+            "own_processes": (own / "pids.current", ""),
+            "all_processes": (base / "pids.current", ""),
             "memory": (own / "memory.events", "oom_kill"),
             "own_memory": (own / "memory.events", "oom"),
         }
@@ -179,12 +186,21 @@ def find_cgroups(home: Path, proc: Path = _PROC) -> Cgroups | None:
 
 def memory_limit_bytes(proc: Path = _PROC) -> int | None:
     """Return the memory limit that this process's own groups set; None where there is none."""
+    return _own_limit(proc, "memory", "memory.limit_in_bytes", "memory.max")
+
+
+def process_limit(proc: Path = _PROC) -> int | None:
+    """Return the limit on processes and threads that this process's own groups set; None where there is none."""
+    return _own_limit(proc, "pids", "pids.max", "pids.max")
+
+
+def _own_limit(proc: Path, controller: str, v1_file: str, v2_file: str) -> int | None:
     try:
         v1, v2 = _mounts(proc)
     except OSError:
         return None
-    places = [] if "memory" not in v1 else [(v1["memory"], "memory.limit_in_bytes")]
-    places += [] if v2 is None else [(v2, "memory.max")]
+    places = [] if controller not in v1 else [(v1[controller], v1_file)]
+    places += [] if v2 is None else [(v2, v2_file)]
     found = []
     for mount, file in places:
         for folder in (mount.own, *mount.own.parents):
@@ -192,7 +208,7 @@ def memory_limit_bytes(proc: Path = _PROC) -> int | None:
                 found.append(int((folder / file).read_text(encoding="ascii")))
             if folder == mount.point:
                 break
-    return min((one for one in found if one < _UNLIMITED_BYTES), default=None)
+    return min((one for one in found if one < _UNLIMITED), default=None)
 
 
 def _mounts(proc: Path) -> tuple[dict[str, _Mount], _Mount | None]:

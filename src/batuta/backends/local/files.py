@@ -134,6 +134,53 @@ def _rename(folder: Path, place: Path) -> None:
     os.rename(folder, place / secrets.token_hex(8))
 
 
+def empty_trash(place: Path) -> None:
+    """Removes what is in the trash; what cannot be removed now stays for the next time.
+
+    A job may have made what is there, as deep as it likes. So folders within folders are moved to the top first: no
+    more than two are open at a time. Nothing is named by a path, in which a link could lead elsewhere.
+    """
+    top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        names = deque(os.listdir(top))
+        while names:
+            with contextlib.suppress(OSError):
+                names.extend(_remove(top, names.popleft()))
+    finally:
+        os.close(top)
+
+
+def _remove(top: int, name: str) -> list[str]:
+    """Removes a file or a folder of the trash; the names of the folders in it, which it has moved to the trash."""
+    try:
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=top)
+        return []
+    moved = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.name, dir_fd=folder)
+                    elif not _remove_empty(folder, entry.name):
+                        moved.append(secrets.token_hex(8))
+                        os.rename(entry.name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(folder)
+    _remove_empty(top, name)
+    return moved
+
+
+def _remove_empty(folder: int, name: str) -> bool:
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
 class TrashCollector:
     """Tidies up below a root in a thread of its own: does what it is told, then empties the trash."""
 
@@ -160,8 +207,7 @@ class TrashCollector:
             is_last = self._do_all()
             for place in self._places:
                 with contextlib.suppress(OSError):
-                    for name in os.listdir(place):
-                        shutil.rmtree(place / name, ignore_errors=True)
+                    empty_trash(place)
 
     def _do_all(self) -> bool:
         """Waits for tasks and does all that are there; whether the last one is among them."""

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TypeAlias
 
 from batuta.backends.local import processes
@@ -25,6 +26,7 @@ from batuta.prediction import fit_together
 
 _log = logging.getLogger(__name__)
 _WARN_EVERY_S = 10.0  # that jobs cannot be looked at is logged so often
+_READ_WITHIN_S = 0.05
 REPORTS_PART = "progress reports"  # a job runs on when what it reports cannot be measured
 
 
@@ -100,7 +102,7 @@ class JobManager:
                     job_run.run.look_at_all()
                 if job_run.run is not None and polls:
                     with self._fence.around(REPORTS_PART):
-                        job_run.poll(now_s)
+                        job_run.tell(now_s)
                 if looks or job_run.job.id in dirty or job_run.due_s <= now_s:
                     job_run.drive(now_s)
         if looks:
@@ -119,11 +121,13 @@ class JobManager:
 
     def _read_reports(self, now_s: float) -> None:
         """Reads what all jobs report, and fits their curves side by side: one by one it takes far longer."""
-        meters = []
-        for job_run in list(self._active.values()):
-            if job_run.run is not None:
-                with self._fence.around(REPORTS_PART):
-                    meters.append(job_run.read(now_s))
+        meters, give_up = [], time.monotonic() + _READ_WITHIN_S
+        running = [job_run for job_run in self._active.values() if job_run.run is not None]
+        for job_run in sorted(running, key=attrgetter("read_s")):
+            if time.monotonic() >= give_up:
+                break  # these come first at the next poll: jobs that report without end hold up no start of others
+            with self._fence.around(REPORTS_PART):
+                meters.append(job_run.read(now_s))
         with self._fence.around(REPORTS_PART):
             fit_together(meters)
 

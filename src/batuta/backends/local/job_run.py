@@ -137,6 +137,7 @@ class JobRun:
         self._task = task
         self._history = read_run_history(files.history)
         self._feed = ProgressFeed(files, task, job, context.ranks)
+        self.read_s = -math.inf  # when its reports were last read
         self._progress = self._feed.progress
         self._events = EventReporter(context, files, task, job.id, self._history)
         self._found: tuple[RunRecord, bool] | None = None
@@ -186,13 +187,15 @@ class JobRun:
             self.run.kill()
             self._deadline_s = self.due_s = now_s + self._context.timing.overdue_s
 
-    def read(self, now_s: float) -> SpeedMeter:
+    def read(self, now_s: float, *, at_end: bool = False) -> SpeedMeter:
         """Reads new progress reports, and says nothing of them yet; returns what measures by them."""
-        self._feed.read(now_s)
+        self.read_s = now_s
+        self._feed.read(now_s, at_end=at_end)
         return self._feed.meter
 
-    def poll(self, now_s: float, *, at_end: bool = False) -> None:
-        news = self._feed.poll(now_s, at_end=at_end)
+    def tell(self, now_s: float, *, at_end: bool = False) -> None:
+        """Says what is new in the reports that were read."""
+        news = self._progress.news(now_s, at_last=at_end)
         if news is not None:
             self._context.emit(news)
         saved = self._progress.checkpoints.news(now_s, at_last=at_end)
@@ -210,7 +213,8 @@ class JobRun:
             self._finish(run, now_s)
             return
         if run is not None and run.going is StopProgress.ASKED:
-            self.poll(now_s)
+            self.read(now_s)
+            self.tell(now_s)
         self._reconcile(self._observe(run, can_start), run, now_s)
 
     def _reconcile(self, observed: Observed, run: LiveRun | None, now_s: float) -> None:
@@ -425,7 +429,8 @@ class JobRun:
             return
         if not run.is_announced and run.all_have_run and not self._is_planned(run):
             self._events.started(run, now_s)
-        self.poll(now_s, at_end=True)
+        self.read(now_s, at_end=True)
+        self.tell(now_s, at_end=True)
         self._progress.ended(now_s)
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:

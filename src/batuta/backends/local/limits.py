@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from batuta.backends.local.cgroups import Cgroups, ReplicaLimits, SharedLimits, find_cgroups, memory_limit_bytes
+from batuta.backends.local.cgroups import (
+    Cgroups,
+    ReplicaLimits,
+    SharedLimits,
+    find_cgroups,
+    memory_limit_bytes,
+    process_limit,
+)
 from batuta.spec.task import Task
 
 _GIB: Final = 2**30
@@ -15,6 +22,8 @@ FEWEST_PROCESSES: Final = 4096
 _PROCESSES_OF_CPU: Final = 256
 _PART_OF_PIDS: Final = 8  # of all processes that the machine can have
 _LEAST_PROCESSES: Final = 256
+_RESERVED_PIDS: Final = 512
+_RESERVED_PART_OF_PIDS: Final = 8
 _LEAST_RESERVED_BYTES: Final = _GIB
 _RESERVED_PART: Final = 16
 _LARGEST_RESERVED_PART: Final = 4
@@ -51,7 +60,7 @@ class LocalLimits:
         cap = None if cpus is None or cpus.or_more else cpus.value * nodes
         asked = None if memory is None or memory.or_more else round(memory.value * nodes * _GIB)
         limits = ReplicaLimits(
-            processes=(task.pids_limit or self.processes) * nodes,
+            processes=min((task.pids_limit or self.processes) * nodes, self.shared.processes),
             memory_bytes=min(asked or self.memory_bytes * nodes, self.shared.memory_bytes),
             cpus=cap if cap is not None and cap < self.shared.cpus else None,
             cpu_weight=min(float(self.shared.cpus), nodes * (cpus.value if cpus is not None else max(1.0, gpus))),
@@ -60,6 +69,7 @@ class LocalLimits:
             "processes": limits.processes,
             "memory_bytes": limits.memory_bytes,
             "all_memory_bytes": self.shared.memory_bytes,
+            "all_processes": self.shared.processes,
             "open_files": self.open_files,
             "oom_score_adj": self._score(0.0 if memory is None else memory.value * nodes),
             "cgroup": None if self.cgroups is None else self.cgroups.plan(run_id, limits, self.shared),
@@ -83,11 +93,13 @@ def machine_limits(home: Path, options: LimitOptions, open_files: int | None = N
     usual = min(max(FEWEST_PROCESSES, _PROCESSES_OF_CPU * cpus), max(_LEAST_PROCESSES, pids // _PART_OF_PIDS))
     processes = options.processes or usual
     memory = shared if options.memory_gib is None else min(shared, round(options.memory_gib * _GIB))
-    return LocalLimits(processes, memory, SharedLimits(shared, cpus), total, find_cgroups(home), open_files)
+    all_pids = pids - max(pids // _RESERVED_PART_OF_PIDS, min(_RESERVED_PIDS, pids // _LARGEST_RESERVED_PART))
+    limits = SharedLimits(shared, cpus, all_pids)
+    return LocalLimits(processes, memory, limits, total, find_cgroups(home), open_files)
 
 
 def _most_pids() -> int:
-    found = []
+    found = [] if (own := process_limit()) is None else [own]
     for name in ("pid_max", "threads-max"):
         try:
             found.append(int(Path("/proc/sys/kernel", name).read_text(encoding="ascii")))

@@ -44,6 +44,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_paths import is_relative_target
 
 _LONGEST_LINE = 300
+_LONGEST_ANSWER_BYTES = 4096
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
 """Colours, titles and whatever else a terminal would act on."""
 _TROUBLES = ("EAGAIN", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ETXTBSY")
@@ -267,7 +268,7 @@ class LiveRun:
         """Whether the checkpoint that was asked for is noted as made, by a script that does not report."""
         try:
             path = self._files.control(self.record.number) / "checkpoint-done"
-            text = read_small(path, owner=self._files.owner)
+            text = read_small(path, _LONGEST_ANSWER_BYTES, owner=self._files.owner)
             return int(text[:32]) >= self.request
         except (OSError, ValueError):
             return False

@@ -60,8 +60,14 @@ def view_of(task: Task, workdir: Path, home: str, *, is_root: bool) -> list[Bind
 
 def lock_folder() -> Path:
     """Where the mount points that are in use are known to all servers of this user."""
-    folder = Path(tempfile.gettempdir()) / f"batuta-mount-points-{os.geteuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    name = f"batuta-mount-points-{os.geteuid()}"
+    folder = Path("/run", name)
+    try:
+        # Where only root makes folders: in /tmp any user could take the name, and no job of root's would start.
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / name
+        folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.geteuid():
         raise CannotMount(f"{folder} belongs to another user: mount points cannot be noted there")

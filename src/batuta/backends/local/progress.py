@@ -28,13 +28,16 @@ from batuta.spec.task import Task
 from batuta.spec.task_resources import rank_settings
 
 _MOST_BYTES = 1024 * 1024
+_PIECE_BYTES = 32 * 1024
+"""So much is read at a poll, some hundred reports: a job that reports without end must not hold up all others."""
+_LAST_PIECES = 4  # of what is unread when a run has ended
 
 
 class ProgressTail:
     """Yields each complete line of a file once, as the file grows; starts again when it is replaced or cut.
 
-    One poll of a file that has not changed is one `stat`. A poll reads at most `most_bytes`; a line longer
-    than that is left out.
+    One poll of a file that has not changed is one `stat`. A poll reads a piece, or one line of at most `most_bytes`; a
+    line longer than that is left out.
     """
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES, owner: int | None = None) -> None:
@@ -48,7 +51,7 @@ class ProgressTail:
     def poll(self, *, at_end: bool = False) -> list[str]:
         """The new lines. `at_end`: nothing more will be written, so the last line may lack its newline."""
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._path, follow_symlinks=self._owner is None)
         except OSError:
             return []
         if found.st_ino != self._inode:
@@ -72,12 +75,16 @@ class ProgressTail:
         try:
             if os.fstat(file).st_ino != self._inode:
                 return []  # replaced this instant: next time
-            data = os.pread(file, self._most_bytes, self._offset)
+            most = min(_PIECE_BYTES, self._most_bytes)
+            data = os.pread(file, most, self._offset)
+            if len(data) == most and b"\n" not in data:
+                most = self._most_bytes
+                data = os.pread(file, most, self._offset)
         except OSError:
             return []  # a folder, or the disk is broken
         finally:
             os.close(file)
-        is_full = len(data) == self._most_bytes
+        is_full = len(data) == most
         whole = len(data) if at_end and not is_full else data.rfind(b"\n") + 1
         if whole == 0:
             if is_full:
@@ -88,6 +95,16 @@ class ProgressTail:
             del lines[0]
         self._go_to(self._inode, self._offset + whole)
         return lines
+
+    def skip(self, to_bytes: int | None = None) -> None:
+        """Leaves out what is unread but for the last `to_bytes`; without a number, where that is over `most_bytes`."""
+        try:
+            found = os.stat(self._path, follow_symlinks=self._owner is None)
+        except OSError:
+            return
+        rest = self._most_bytes if to_bytes is None else to_bytes
+        if found.st_ino == self._inode and found.st_size - self._offset > rest:
+            self._go_to(self._inode, found.st_size - rest, in_long_line=True)
 
     def _go_to(self, inode: int, offset: int, *, in_long_line: bool = False) -> None:
         self._inode, self._offset, self._in_long_line = inode, offset, in_long_line
@@ -168,7 +185,7 @@ def _is_readable(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST_BYTES
 
 
-_MOST_READS = 64  # pieces of a long file per poll: a server that starts again catches up bit by bit
+_MOST_READS = 256  # pieces of a long file that a server which starts again reads: 8 MiB
 _LONG_BEFORE_S = 60.0  # what is so much older than a run is of no run: more than a clock may be off
 
 
@@ -185,7 +202,7 @@ class ProgressFeed:
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
-        reports = self._read(now_s, at_end=False)
+        reports = self._read(now_s, at_end=False, most=_MOST_READS)
         self.progress.note(_timed(report, now_s) for report in reports)
         # A report without a time says how far the job was, and nothing any more about speed.
         time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
@@ -203,7 +220,9 @@ class ProgressFeed:
         self.progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
-        reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end)]
+        self._tail.skip(_LAST_PIECES * _PIECE_BYTES if at_end else None)
+        most = _LAST_PIECES + 1 if at_end else 1
+        reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end, most=most)]
         self.progress.note(reports)
         self.progress.measure(reports, now_s)
 
@@ -212,9 +231,9 @@ class ProgressFeed:
         self.read(now_s, at_end=at_end)
         return self.progress.news(now_s, at_last=at_end)
 
-    def _read(self, now_s: float, *, at_end: bool) -> list[ProgressReport]:
+    def _read(self, now_s: float, *, at_end: bool, most: int) -> list[ProgressReport]:
         found: list[ProgressReport] = []
-        for _ in range(_MOST_READS):
+        for _ in range(most):
             lines = self._tail.poll(at_end=at_end)
             found += filter(None, map(parse_line, filter(None, lines)))
             if not lines:

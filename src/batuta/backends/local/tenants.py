@@ -200,8 +200,8 @@ def open_area(state: Path, area: Path) -> Tenants:
                 fix="chown root and chmod 711, or another folder",
             )
         _check_way(area)
-        area.chmod(OPEN_MODE)
         _claim(area, state)
+        area.chmod(OPEN_MODE)
         (state / _NAMED).write_text(f"{area}\n", encoding="utf-8")
         return Tenants(area)
     except OSError as error:
@@ -241,10 +241,19 @@ def check_unexchangeable(path: Path, option: str, good: str) -> None:
 
 
 def _claim(area: Path, state: Path) -> None:
-    """Raise InputError when the folder holds the job files of another state directory: jobs have equal names there."""
+    """Raise InputError when the folder holds something else, or the job files of another state directory.
+
+    Jobs have equal names there. And what is in another folder, the state directory say, is not to be opened to all.
+    """
     claim = area / "state-directory"
-    with suppress(FileNotFoundError):
-        if (owner := claim.read_text(encoding="utf-8").strip()) != str(state):
+    try:
+        owner = claim.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        if any(path.name != "lost+found" for path in area.iterdir()):
+            message = f"--job-files {area} holds something else"
+            raise InputError.of(message, fix="an empty folder, or a new one") from None
+    else:
+        if owner != str(state):
             raise InputError.of(f"--job-files {area} is that of the server on {owner}", fix="another folder")
     claim.write_text(f"{state}\n", encoding="utf-8")
     claim.chmod(0o600)

@@ -102,7 +102,11 @@ class FindingSources:
         owners: Owners,
         figures: FigureSource | None,
         log_path: Callable[[JobId, int], Path],
+        *,
+        believes_jobs: bool = True,
     ) -> None:
+        """`believes_jobs`: whether what jobs say of a GPU may take it from all others."""
+        self.believes_jobs = believes_jobs
         self._queue, self._locator, self._owners = queue, locator, owners
         self._figures, self._log_path = figures, log_path
         self._next_look_s = 0.0
@@ -159,7 +163,8 @@ class FindingSources:
         for rank, worker in enumerate(workers):
             key = f"{job}/{rank}"
             lines, end = read_tail(self._log_path(job, rank), state.read.get(key, 0))
-            own = list(findings_in(state.machine.rules, lines, worker, job, now_s))
+            is_hearsay = not self.believes_jobs
+            own = list(findings_in(state.machine.rules, lines, worker, job, now_s, is_hearsay=is_hearsay))
             if own:
                 state.read.pop(key, None)
                 state.read[key] = end
@@ -203,6 +208,8 @@ def make_sources(
     local: LocalNodes,
     virtual: VirtualGpus | None,
     log_path: Callable[[JobId, int], Path],
+    *,
+    believes_jobs: bool = True,
 ) -> tuple[FindingSources, RepairBackend]:
     """Return what is looked at in local mode, and how its GPUs are repaired."""
     own = [uuid for uuids in local.uuids.values() for uuid in uuids]
@@ -223,4 +230,5 @@ def make_sources(
             real = None
         locator = GpuLocator({} if real is None else real.addresses(), one_machine=True)
         figures, repair = real, PhysicalGpuRepair(real, local.uuids)
-    return FindingSources(queue, locator, LocalOwners(), figures, log_path), repair
+    sources = FindingSources(queue, locator, LocalOwners(), figures, log_path, believes_jobs=believes_jobs)
+    return sources, repair

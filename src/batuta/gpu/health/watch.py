@@ -106,7 +106,9 @@ class HealthWatch:
 
         It takes no lock, so that the engine may call it in the middle of an event.
         """
-        self._suspicions.put(Finding(self._clock(), node, Source.BEHAVIOUR, text=why, gpu=gpu, jobs=(job,)))
+        is_hearsay = not self._sources.believes_jobs
+        found = Finding(self._clock(), node, Source.BEHAVIOUR, text=why, gpu=gpu, jobs=(job,), is_hearsay=is_hearsay)
+        self._suspicions.put(found)
         self._wake.set()
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:

@@ -15,11 +15,13 @@ from batuta.backends.local.cgroups import (
     SharedLimits,
     find_cgroups,
     memory_limit_bytes,
+    process_limit,
 )
 from batuta.backends.local.supervisor.containment import Containment, make, remove
 
 LIMITS = ReplicaLimits(processes=100, memory_bytes=2**30, cpus=1.5, cpu_weight=2.0)
-SHARED = SharedLimits(memory_bytes=8 * 2**30, cpus=4)
+LIMITS_OF_SPEC = {"processes": 100, "all_processes": 5000, "memory_bytes": 2**30, "all_memory_bytes": 8 * 2**30}
+SHARED = SharedLimits(memory_bytes=8 * 2**30, cpus=4, processes=5000)
 
 
 def hierarchy(folder: Path, *files: str, **contents: str) -> Path:
@@ -117,6 +119,7 @@ def test_limits_in_the_words_of_version_1(tmp_path: Path):
         "memory/all/memory.use_hierarchy": "1",
         "memory/all/memory.limit_in_bytes": str(8 * 2**30),
         "cpu/all/cpu.shares": "4096",
+        "pids/all/pids.max": "5000",
         "pids/all/run/pids.max": "100",
         "memory/all/run/memory.limit_in_bytes": str(2**30),
         "memory/all/run/memory.memsw.limit_in_bytes": str(2**30),
@@ -132,6 +135,7 @@ def test_limits_in_the_words_of_version_2(tmp_path: Path):
         "all/memory.max": str(8 * 2**30),
         "all/cpu.weight": "400",
         "all/cgroup.subtree_control": "+io",  # the last of several
+        "all/pids.max": "5000",
         "all/run/pids.max": "100",
         "all/run/memory.max": str(2**30),
         "all/run/memory.swap.max": "0",
@@ -160,7 +164,7 @@ def test_runner_reads_from_version_2_which_limit_was_reached(
     tmp_path: Path, events: dict[str, str], why: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ):
     plan = _files_of_version_2(tmp_path, monkeypatch)
-    limits = {"processes": 100, "memory_bytes": 2**30, "all_memory_bytes": 8 * 2**30, "cgroup": plan}
+    limits = {**LIMITS_OF_SPEC, "cgroup": plan}
     contained = Containment(limits)
     assert contained.exceeded() is None
     assert contained.wakes
@@ -173,6 +177,21 @@ def test_runner_reads_from_version_2_which_limit_was_reached(
     assert (tmp_path / "all/run/pids.max").read_text().startswith("0")
 
 
+def test_no_replica_is_to_blame_for_what_all_jobs_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The kernel counts a fork that failed where it was tried, also if it was the limit of all that was reached."""
+    contained = Containment({**LIMITS_OF_SPEC, "cgroup": _files_of_version_2(tmp_path, monkeypatch)})
+    (tmp_path / "all/pids.current").write_text("4990\n")
+    (tmp_path / "all/run/pids.current").write_text("20\n")
+    (tmp_path / "all/run/pids.events").write_text("max 3\n")
+    assert contained.exceeded() is None
+    (tmp_path / "all/pids.current").write_text("120\n")
+    assert contained.exceeded() is None
+    (tmp_path / "all/run/pids.events").write_text("max 4\n")
+    found = contained.exceeded()
+    assert found is not None
+    assert found[0] == "process-limit"
+
+
 def _files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """The kernel has the files of a group there as soon as its folder is made."""
     real = os.mkdir
@@ -181,6 +200,7 @@ def _files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
         real(path, mode)
         names = ("memory.max", "cpu.weight", "cgroup.subtree_control", "pids.max", "memory.swap.max", "cpu.max")
         hierarchy(Path(path), *names, "memory.oom.group", pids__events="max 0\n", memory__events="oom 0\noom_kill 0\n")
+        (Path(path) / "pids.current").write_text("1\n")
 
     monkeypatch.setattr(os, "mkdir", mkdir)
     return CgroupsV2(tmp_path / "all").plan("run", LIMITS, SHARED)
@@ -212,3 +232,6 @@ def test_limit_of_the_server_s_own_group_counts(tmp_path: Path):
     assert memory_limit_bytes(here) is None
     (tmp_path / "unified/service/memory.max").write_text(f"{2**32}\n")
     assert memory_limit_bytes(here) == 2**32
+    assert process_limit(here) is None
+    (tmp_path / "unified/service/pids.max").write_text("600\n")
+    assert process_limit(here) == 600

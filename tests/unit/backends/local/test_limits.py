@@ -12,7 +12,7 @@ from batuta.spec.task import Task, parse_task
 from batuta.spec.task_serialization import task_from_json, task_to_json, task_to_yaml
 
 GIB = 2**30
-MACHINE = LocalLimits(4096, 60 * GIB, SharedLimits(60 * GIB, 16), 64 * GIB, open_files=1024)
+MACHINE = LocalLimits(4096, 60 * GIB, SharedLimits(60 * GIB, 16, 28_000), 64 * GIB, open_files=1024)
 
 
 def task(**resources: object) -> Task:
@@ -42,13 +42,16 @@ def test_replica_that_starts_the_workers_of_all_nodes_has_the_limits_of_all():
 
 def test_no_job_may_have_what_is_reserved():
     assert MACHINE.of(task(memory=500), "run", gpus=1)["memory_bytes"] == 60 * GIB
+    found = MACHINE.of(task(labels={"batuta.dev/pids-limit": 4_000_000}), "run", gpus=1)
+    assert found["processes"] == found["all_processes"] == 28_000
 
 
 def test_machine_keeps_memory_for_itself(tmp_path: Path):
     usual = machine_limits(tmp_path, LimitOptions())
     assert 0 < usual.shared.memory_bytes < usual.total_bytes
     assert usual.memory_bytes == usual.shared.memory_bytes
-    assert usual.processes >= 256
+    assert 256 <= usual.processes <= usual.shared.processes
+    assert usual.shared.processes <= int(Path("/proc/sys/kernel/pid_max").read_text()) * 7 / 8
     told = machine_limits(tmp_path, LimitOptions(77, 0.5, 0.0))
     assert (told.processes, told.memory_bytes, told.shared.memory_bytes) == (77, GIB // 2, told.total_bytes)
 

@@ -67,6 +67,26 @@ def test_poll_reads_a_bounded_part_and_skips_lines_that_are_too_long(path: Path)
     assert tail.poll() == ["e"]
 
 
+def test_a_flood_is_read_by_pieces_and_its_last_part_alone(path: Path):
+    tail = ProgressTail(path)
+    assert tail.poll() == []
+    append(path, b"".join(b"%09d\n" % number for number in range(400_000)))
+    first = tail.poll()
+    assert first[0] == "000000000"
+    assert 1000 < len(first) < 10_000
+    tail.skip()
+    assert 290_000 < int(tail.poll()[0]) < 300_000
+    tail.skip(to_bytes=100)
+    assert tail.poll() == [f"{number:09d}" for number in range(399_991, 400_000)]
+    assert tail.poll() == []
+
+
+def test_a_line_that_is_longer_than_a_piece_is_read_whole(path: Path):
+    tail = ProgressTail(path)
+    append(path, b"x" * 500_000 + b"\nshort\n")
+    assert [len(line) for line in (*tail.poll(), *tail.poll())] == [500_000, 5]
+
+
 def test_bytes_that_are_no_text_are_replaced(path: Path):
     append(path, b"\xff{}\n")
     assert ProgressTail(path).poll() == ["�{}"]

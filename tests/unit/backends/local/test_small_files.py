@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.files import read_json, read_small, write_json, write_small
+from batuta.backends.local.files import empty_trash, read_json, read_small, write_json, write_small
 
 
 def test_what_was_written_is_read_and_only_by_its_owner(tmp_path: Path) -> None:
@@ -40,3 +40,27 @@ def test_what_makes_no_sense_is_none(tmp_path: Path, content: bytes) -> None:
 def test_where_nothing_is_there_is_nothing(tmp_path: Path) -> None:
     assert read_json(tmp_path / "absent") is None
     assert read_json(tmp_path) is None
+
+
+def test_trash_is_emptied_however_deep_it_is_and_what_links_lead_to_stays(tmp_path: Path) -> None:
+    """Folders of 1,000 levels ended the removal of all that came after them, and took a descriptor for each level."""
+    kept = tmp_path / "kept"
+    (kept / "folder").mkdir(parents=True)
+    (kept / "folder" / "file").touch()
+    trash = tmp_path / "trash"
+    trash.mkdir()
+    within = os.open(trash, os.O_RDONLY)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=within)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=within)
+        os.close(within)
+        within = deeper
+    os.symlink(kept, "link", dir_fd=within)
+    os.symlink(kept / "folder" / "file", "file-link", dir_fd=within)
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=within))
+    os.close(within)
+    (trash / "top-link").symlink_to(kept)
+    os.mkfifo(trash / "pipe")
+    empty_trash(trash)
+    assert list(trash.iterdir()) == []
+    assert (kept / "folder" / "file").exists()

@@ -1,8 +1,11 @@
 """Who jobs run as, and which folders are fit for the files of their jobs."""
 
+import ctypes
 import os
+import platform
 import pwd
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +13,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from batuta.backends.local.files import read_small
-from batuta.backends.local.supervisor.acting import ActingAs
+from batuta.backends.local.mounts import lock_folder
+from batuta.backends.local.supervisor.acting import ActingAs, become
+from batuta.backends.local.supervisor.containment import Containment
+from batuta.backends.local.supervisor.loop import start_command
 from batuta.backends.local.tenants import Tenants, WrongAccount, find_account, named_area, open_area
 from batuta.spec.problem import InputError
 
@@ -129,3 +135,76 @@ def test_what_is_written_for_a_user_is_written_as_that_user(folder: Path) -> Non
         assert os.getgroups() == sorted(account.groups)
         assert os.getresuid()[0] == 0  # so that the user cannot stop it
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+
+
+def test_a_user_cannot_take_the_place_where_roots_mount_points_are_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user can make a folder of any name in /tmp. No job of root's would start, for each of them has mounts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    taken = folder / "batuta-mount-points-0"
+    taken.mkdir()
+    os.chown(taken, pwd.getpwnam(ANA).pw_uid, -1)
+    assert lock_folder().stat().st_uid == 0
+
+
+def test_a_folder_that_holds_something_else_is_not_opened_to_all(folder: Path) -> None:
+    (folder / "state" / "token").write_text("secret")
+    (folder / "home").mkdir(mode=0o700)
+    (folder / "home" / "letters").touch()
+    for area in (folder / "state", folder / "home"):
+        with pytest.raises(InputError, match="holds something else"):
+            open_area(folder / "state", area)
+        assert stat.S_IMODE(area.stat().st_mode) == 0o700
+
+
+def test_a_limit_that_the_kernel_refuses_is_named(folder: Path) -> None:
+    account = find_account(ANA)
+    assert account is not None
+    user = account.for_runner() | {"limits": {"NOFILE": [None, 2**40]}}
+    with pytest.raises(OSError, match=r"limits\.conf: nofile"):
+        start_command(["true"], {}, "/", 2, user=user)
+
+
+def test_the_kernel_bounds_a_users_processes_where_there_is_no_control_group() -> None:
+    account = find_account(ANA)
+    assert account is not None
+    reader, writer = os.pipe()
+    limits = Containment({"processes": 20, "memory_bytes": 2**30})
+    start_command(["bash", "-c", "ulimit -u"], {}, "/", writer, containment=limits, user=account.for_runner())
+    os.close(writer)
+    with open(reader, encoding="ascii") as said:
+        assert 20 <= int(said.read()) < 1000
+    os.wait()
+
+
+_ADD_KEY, _REQUEST_KEY, _KEYCTL = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}.get(
+    platform.machine(), (None, None, None)
+)
+_SESSION, _JOIN_SESSION = -3, 1
+
+
+@pytest.mark.skipif(_KEYCTL is None, reason="the numbers of this machine's calls are not known here")
+def test_keys_of_roots_session_are_not_a_jobs() -> None:
+    account = find_account(ANA)
+    assert account is not None
+    call = ctypes.CDLL(None, use_errno=True).syscall
+
+    def finds_the_key(*, as_user: bool) -> bool:
+        if (pid := os.fork()) == 0:
+            found = 2
+            try:
+                call(_KEYCTL, _JOIN_SESSION, None)
+                if call(_ADD_KEY, b"user", b"roots-key", b"secret", 6, _SESSION) > 0:
+                    if as_user:
+                        become(account.for_runner())
+                    found = int(call(_REQUEST_KEY, b"user", b"roots-key", None, 0) > 0)
+            finally:
+                os._exit(found)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code == 2:
+            pytest.skip("this kernel keeps no keys, or not for this container")
+        return bool(code)
+
+    assert finds_the_key(as_user=False)
+    assert not finds_the_key(as_user=True)

@@ -40,6 +40,8 @@ class Told:
     driver: threading.Event | None = None
     """While it is not set, the driver does not answer."""
 
+    believes_jobs = True
+
     def kernel_log(self, memory: HealthState) -> list[Finding]:
         found, self.log = self.log, []
         return found

@@ -6,17 +6,24 @@ user it can do no more than the user could. Its real user stays root's, so that 
 
 from __future__ import annotations
 
+import errno
 import os
 
-from batuta.backends.local.supervisor.lean_stdlib import PR_SET_DUMPABLE, TYPE_CHECKING, prctl
+from batuta.backends.local.supervisor.lean_stdlib import PR_SET_DUMPABLE, TYPE_CHECKING, call, prctl
 
 if TYPE_CHECKING:
     from typing import Any
 
 
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of keyctl(2), for which the C library has no function, by machine."""
+_JOIN_SESSION_KEYRING = 1
+
+
 def become(user: dict[str, Any]) -> None:
     """Makes this process the user's, for good. OSError when that is not possible; then nothing may be run."""
     _take_limits(user.get("limits") or {})
+    _leave_session_keyring()
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
@@ -32,7 +39,25 @@ def _take_limits(limits: dict[str, list[int | None]]) -> None:
         soft, hard = soft_now if soft is None else soft, hard_now if hard is None else hard
         if name == "NPROC":
             soft, hard = _least(soft, soft_now), _least(hard, hard_now)
-        resource.setrlimit(kind, (_least(soft, hard), hard))
+        try:
+            resource.setrlimit(kind, (_least(soft, hard), hard))
+        except ValueError as problem:  # what Python makes of EPERM and EINVAL here
+            raise OSError(errno.EPERM, str(problem), f"limits.conf: {name.lower()} {soft}:{hard}") from None
+
+
+def _leave_session_keyring() -> None:
+    """Takes an empty session keyring: a process that has root's may read the keys in it, whoever the process becomes.
+
+    It is made as root: the kernel counts keyrings of users, and lets each have 200 or so.
+    """
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None:
+        return
+    try:
+        call("syscall", number, _JOIN_SESSION_KEYRING, 0)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSYS, errno.EPERM):  # no keys in this kernel, or for this container
+            raise
 
 
 def _least(one: int, other: int) -> int:

@@ -38,6 +38,7 @@ class Containment:
         self._limits = limits or {}
         self._plan: dict[str, Any] | None = self._limits.get("cgroup")
         self._counters: dict[str, int] = {}
+        self._not_own = 0  # how often it could not fork because all jobs together had too many processes
         self._cost_s = 0.0
         if self._plan is not None:
             try:
@@ -120,13 +121,20 @@ class Containment:
 
     def _counted(self) -> Exceeded | None:
         counts = {name: self._count(name) for name in self._counters}
-        if counts.get("processes"):
-            return _too_many(self._limits["processes"])
+        if counts.get("processes", 0) > self._not_own:
+            if not self._are_others_to_blame(counts):
+                return _too_many(self._limits["processes"])
+            self._not_own = counts["processes"]
         if counts.get("memory"):
             assert self._plan is not None
             own = counts["own_memory"] >= self._plan["own_memory_from"]
             return _out_of_memory(self._limits["memory_bytes" if own else "all_memory_bytes"], shared=not own)
         return None
+
+    def _are_others_to_blame(self, counts: dict[str, int]) -> bool:
+        """Whether a process could not be forked because of what all jobs have: the kernel counts that here, too."""
+        all_have, own = counts["all_processes"], counts["own_processes"]
+        return bool(all_have >= 0.9 * self._limits["all_processes"] and own < 0.5 * self._limits["processes"])
 
     def _count(self, name: str) -> int:
         assert self._plan is not None

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from batuta.backends.local.supervisor.mount_namespace import MountNamespace
 
 
+_LONGEST_PROBLEM = 2048
+
+
 def start_command(
     argv: list[str],
     env: dict[str, str],
@@ -53,13 +56,15 @@ def start_command(
                 if view is not None:
                     be_visible(keep=(0, 1, 2, output, writer))
             _become(argv, env, cwd, output, runner, view)
-        except OSError as problem:
-            os.write(writer, f"{problem.errno or 0} {problem.filename or argv[0]}".encode()[:2048])
+        except Exception as problem:
+            told = problem if isinstance(problem, OSError) else OSError(errno.EINVAL, "", repr(problem))
+            text = f"{told.errno or 0} {told.filename or argv[0]}"
+            os.write(writer, text.encode(errors="replace")[:_LONGEST_PROBLEM])
         finally:
             os._exit(127)
     os.close(writer)
     with open(reader, encoding="utf-8", errors="replace") as file:
-        problem_text = file.read()
+        problem_text = file.read(_LONGEST_PROBLEM)
     if problem_text:
         os.waitpid(pid, 0)
         number, _, what = problem_text.partition(" ")
@@ -376,7 +381,8 @@ class Supervisor:
             with ActingAs(self._user):
                 self._report.checkpoint_request = self._requests.add()
             self._report.flush()
-            self._processes.ask_for_checkpoint()
+            with ActingAs(self._user):  # it reads what the job's processes name as their scripts
+                self._processes.ask_for_checkpoint()
         elif self._stopped_by is None:
             self._stop("stopped")
         else:

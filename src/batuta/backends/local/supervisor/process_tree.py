@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 
 from batuta.backends.local.supervisor.lean_stdlib import PR_SET_CHILD_SUBREAPER, TYPE_CHECKING, prctl, signal
@@ -210,8 +211,13 @@ def _speaks_of(pid: int, number: int) -> bool:
         if any(name in word for word in words):
             return True
         script = next((word for word in words[1:] if word and not word.startswith(b"-")), b"")
-        with open(os.path.join(os.fsencode(f"/proc/{pid}/cwd"), script), "rb") as file:
-            return name in file.read(1 << 20)
+        # The process chooses its words: a FIFO would wait for a writer.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        opened = os.open(os.path.join(os.fsencode(f"/proc/{pid}/cwd"), script), flags)
+        try:
+            return stat.S_ISREG(os.fstat(opened).st_mode) and name in os.read(opened, 1 << 20)
+        finally:
+            os.close(opened)
     except OSError:
         return False
 
