@@ -16,6 +16,7 @@ from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaState
 from batuta.core import event as ev
 from batuta.core.job import JobState
+from batuta.core.job_table import Phase
 from batuta.engine.jobs.reconcile import Observed
 from tests.support.local_backends import ANSWER, WAITS, Bench
 
@@ -85,6 +86,43 @@ def test_failures_are_counted_across_servers(bench: Bench):
         bench.come_back({})
         bench.start("a", "n0:0")
     assert bench.end_of("a").state is JobState.FAILED
+
+
+def start_where_its_end_cannot_be_written_down(bench: Bench, restarts: int) -> Path:
+    """A job whose runs fail, and what keeps that from being written down: a folder cannot be replaced by a file."""
+    recovery = {"job_recovery": {"max_restarts_on_errors": restarts}}
+    bench.task("a", "echo run $BATUTA_RESTART; sleep 0.3; exit 1", resources=recovery)
+    bench.start("a", "n0:0")
+    bench.until_said(ev.JobStarted, "a")
+    obstacle = bench.folder("a") / "job.json"
+    obstacle.mkdir()
+    return obstacle
+
+
+@pytest.mark.parametrize("is_durable", [True, False], ids=["told and durable", "told"])
+def test_failure_that_cannot_be_written_down_counts_for_the_next_server(bench: Bench, is_durable: bool):
+    """Given a disk that is full when a run fails, when the server is killed, then no other run has its number."""
+    obstacle = start_where_its_end_cannot_be_written_down(bench, restarts=1)
+    bench.until_said(ev.JobInterrupted, "a")
+    if is_durable:
+        bench.look()
+    bench.vanish()
+    obstacle.rmdir()
+    bench.come_back({"a": (None, Phase.WAITING)})
+    start_again(bench, "a", 2)
+    assert bench.end_of("a").state is JobState.FAILED
+    assert bench.log("a") == "run 0\nrun 1\n"
+
+
+def test_job_is_not_started_again_before_the_end_of_its_last_run_is_written_down(bench: Bench):
+    obstacle = start_where_its_end_cannot_be_written_down(bench, restarts=2)
+    start_again(bench, "a", 1)
+    assert os.strerror(errno.EISDIR) in bench.until_said(ev.JobInterrupted, "a", 2).detail
+    obstacle.rmdir()
+    bench.start("a", "n0:0")
+    start_again(bench, "a", 3)
+    assert bench.end_of("a").state is JobState.FAILED
+    assert len(bench.log("a").splitlines()) == 3
 
 
 def test_time_limit_counts_all_runs_together(bench: Bench):

@@ -313,12 +313,13 @@ class RunHistory:
     streak: int = 0  # consecutive ends that were not planned: the exponent of the back-off
     ran_s: float = 0.0  # how long all runs together have run, for the time limit
     past: list[Run] = field(default_factory=list)  # the last runs, for the meter
+    is_kept: bool = True  # whether the file says all of it
 
     def note(self, number: int, run: Run | None, ran_s: float, *, failed: bool, unwanted: bool) -> None:
         """Takes down the end of a run, once."""
         if number <= self.counted:
             return
-        self.counted = number
+        self.counted, self.is_kept = number, False
         self.failures += failed
         if unwanted:
             self.streak = 1 if ran_s >= STABLE_RUN_S else self.streak + 1
@@ -327,10 +328,12 @@ class RunHistory:
             self.past = [*self.past[1 - _MOST_PAST :], run]
 
     def keep(self) -> None:
-        """Writes it down; what cannot be written now is written with the next end."""
-        content = {name: value for name, value in dataclasses.asdict(self).items() if name != "path"}
-        with contextlib.suppress(OSError):
-            write_json(self.path, content)
+        """Writes down what is new. OSError when it cannot be written now; then it is tried again with the next call."""
+        if self.is_kept:
+            return
+        content = {name: value for name, value in dataclasses.asdict(self).items() if name not in {"path", "is_kept"}}
+        write_json(self.path, content)
+        self.is_kept = True
 
 
 def past_run(record: RunRecord, checkpointed_s: float | None = None, stopped_s: float | None = None) -> Run:

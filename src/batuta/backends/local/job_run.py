@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batuta.backends.local.context import JobContext
@@ -59,7 +60,8 @@ class EventReporter:
 
     def vacated(self, run: LiveRun, now_s: float, *, moves: bool) -> None:
         """It has left its GPUs, for others if it moves. The engine knows that since it wanted so."""
-        self._files.discard_run(run.record.number)
+        if self._has_kept_history():
+            self._files.discard_run(run.record.number)
         if self.stop_s is not None and not moves:
             self._timed(now_s, 0, None)
 
@@ -72,7 +74,7 @@ class EventReporter:
             detail += f" (restart {history.failures} of {most}, after {not_before_s - now_s:g} s)"
         event = JobInterrupted(now_s, self._job, not_before_s=not_before_s, exit_code=outcome.exit_code, detail=detail)
         self._context.emit(event)
-        if number is not None:
+        if number is not None and self._has_kept_history():
             self._context.later(lambda: self._files.discard_run(number))
 
     def ended(self, now_s: float, state: JobState, outcome: Outcome, run: LiveRun | None = None) -> None:
@@ -102,6 +104,14 @@ class EventReporter:
         """It is over for a fault of ours, whatever became of it."""
         self._context.emit(JobEnded(now_s, self._job, JobState.FAILED, detail=server_fault(error)))
         self._context.later(self._files.tidy)
+
+    def _has_kept_history(self) -> bool:
+        """Whether the run's end is written down. While it is not, the run's folder tells the next server of it."""
+        try:
+            self._history.keep()
+        except OSError:
+            return False
+        return True
 
     def _hand_over_result(self) -> None:
         text = self._files.read_result()
@@ -293,7 +303,6 @@ class JobRun:
             case controller.GiveUp(outcome):
                 self._end(now_s, JobState.FAILED, outcome, run)
             case controller.BackOff(outcome, not_before_s):
-                self._history.keep()
                 self.wanted = None  # the engine will say anew what it wants
                 self._events.interrupted(now_s, not_before_s, outcome, run)
             case controller.Detach():
@@ -323,15 +332,16 @@ class JobRun:
             case controller.Kill():
                 run.kill()
             case controller.Vacate(moves):
-                self._history.keep()
                 self._events.vacated(run, now_s, moves=moves)
 
     def _start(self, placement: Placement, now_s: float) -> None:
         """Starts all replicas at the wanted placement, whose GPUs are free."""
-        number = max([self._history.counted, *self._files.run_numbers()]) + 1
+        numbers = self._files.run_numbers()
+        number = max([self._history.counted, *numbers]) + 1
         limit_s = self._task.max_exec_time_s
         left_s = None if limit_s is None else limit_s - self._history.ran_s
         try:
+            self._keep_history(numbers)
             run = launch_run(self._context, self._files, self._task, self.job, placement, number, now_s, left_s)
         except CannotMount as problem:
             self._settle(None, Outcome(RunEnd.CANNOT_START, detail=str(problem)), now_s)
@@ -342,6 +352,19 @@ class JobRun:
             return
         self._take(run)
         self.due_s = now_s if run.trouble else math.inf
+
+    def _keep_history(self, numbers: Sequence[int]) -> None:
+        """Writes down how earlier runs ended, and discards them. CannotLaunch when it cannot be written now.
+
+        The next server looks at the newest run alone: an end that is not written down before would not count.
+        """
+        try:
+            self._history.keep()
+        except OSError as problem:
+            raise CannotLaunch(f"it could not be started: {problem}") from problem
+        for number in numbers:
+            if number <= self._history.counted:
+                self._files.discard_run(number)
 
     def _adopt(self) -> None:
         """Takes over the run that a former server started."""
