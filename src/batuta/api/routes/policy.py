@@ -91,7 +91,7 @@ async def get_shadow(state: StateDep, caller: Viewer) -> Response:
 async def put_shadow(state: StateDep, caller: Admin, put: ShadowPut) -> Response:
     """Another policy watches from the next cycle on, or none. It touches nothing."""
     await anyio.to_thread.run_sync(_watch, state, put.policy)
-    await state.record_action(caller, "shadow.set", put.policy or "none")
+    await state.record_action(caller, "shadow.set", put.policy or "none", is_setting=True)
     return await _show_shadow(state)
 
 
