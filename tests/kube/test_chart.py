@@ -215,15 +215,15 @@ def test_helm_brings_the_definitions_that_batuta_install_brings(helm: Helm):
     assert [one for one in found if one["kind"] == "CustomResourceDefinition"] == read_definitions()
 
 
-def test_a_new_configuration_starts_new_pods(helm: Helm):
+def test_a_configuration_starts_new_pods_where_it_does_not_take_effect_at_run_time(helm: Helm):
     def checksum(objects: list[Json]) -> str:
         deployment = next(one for one in objects if one["kind"] == "Deployment")
         return deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
 
-    other = {"config": {"policy": "afs-l"}}
+    at_run_time = {"config": {"policy": "afs-l", "retention": {"jobs": 5}}, "metricsPerJob": 7}
     for make in (helm.objects, lambda values: manifests(release_of(values))):
-        assert checksum(make({})) == checksum(make({}))
-        assert checksum(make({})) != checksum(make(other))
+        assert checksum(make({})) == checksum(make(at_run_time))
+        assert checksum(make({})) != checksum(make({"config": {"kueue": {"readQuota": False}}}))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -77,8 +77,9 @@ def create_app(deps: ServerDependencies) -> FastAPI:
     )
     app.state.batuta = state
     # Each directly in the app: routes are matched once more for every level between.
+    open_routers = _HARMLESS_ROUTERS if deps.policy_keeper is None else (*_HARMLESS_ROUTERS, policy.router)
     for router in _ROUTERS:
-        guards = (Depends(_refuse_changes),) if deps.read_only and router not in _HARMLESS_ROUTERS else ()
+        guards = (Depends(_refuse_changes),) if deps.read_only and router not in open_routers else ()
         app.include_router(router, prefix=PREFIX, dependencies=guards)
     for router in (metrics.router, cluster.health_router, tokens.login_router):
         app.include_router(router)

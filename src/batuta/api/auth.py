@@ -183,10 +183,10 @@ def _check(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     return authorize
 
 
-check_viewer = _check(Role.VIEWER)
+check_viewer, check_admin = _check(Role.VIEWER), _check(Role.ADMIN)
 Viewer = Annotated[Caller, Depends(check_viewer)]
 User = Annotated[Caller, Depends(_check(Role.USER))]
-Admin = Annotated[Caller, Depends(_check(Role.ADMIN))]
+Admin = Annotated[Caller, Depends(check_admin)]
 
 
 class Sessions:

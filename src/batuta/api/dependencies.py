@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from batuta.api.auth import PeerAuthenticator, TokenAuthenticator
+from batuta.api.auth import Caller, PeerAuthenticator, TokenAuthenticator
 from batuta.api.forecast_cache import ForecastFn
 from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.api.stream_limit import MAX_STREAMS
@@ -89,6 +89,16 @@ class NoNodeFacts:
         return {}
 
 
+class PolicyKeeper(Protocol):
+    """Keeps the choice of a policy outside the journal, as the ConfigMap of an operator does."""
+
+    async def keep(self, caller: Caller, policy: str) -> str:
+        """Write a policy down for a caller, and return what the caller should know of it. The engine hears of it.
+
+        Raises HttpProblem when the caller may not change it, or when it cannot be written.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ServerDependencies:
     """Everything that the API needs from outside. Bootstrap creates it."""
@@ -133,6 +143,7 @@ class ServerDependencies:
     hosts: tuple[str, ...] = ()
     """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses, .svc for all
     names that end so."""
+    policy_keeper: PolicyKeeper | None = None  # None: a policy that is chosen is a request to the engine
     read_only: str = ""  # where jobs, nodes and queues are changed, if that is not here; empty where it is
     prove: Callable[[str], str] | None = None
     """Shows a client that this server is the one of its state directory; None where there is none."""

@@ -78,9 +78,9 @@ class AppState:
     async def snapshot(self) -> WorldSnapshot:
         return await self.snapshots.newest()
 
-    async def record_action(self, caller: Caller, action: str, target: str = "") -> None:
-        """Write down what a user did that is not of the World: for the audit. Not where nothing is changed."""
-        if self.deps.read_only:
+    async def record_action(self, caller: Caller, action: str, target: str = "", *, is_setting: bool = False) -> None:
+        """Write down what a user did that is not of the World: for the audit. Of a read-only server, settings alone."""
+        if self.deps.read_only and not is_setting:
             return
         await self.request(lambda world: [ev.ActionTaken(max(self.now_s(), world.now_s), action, target)], caller)
 

@@ -269,6 +269,7 @@ class PolicyAnswer:
 
     name: str
     policies: tuple[PolicySeen, ...] = ()
+    note: str = ""  # where it was written down, and what changes it back, if that is not the journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,18 +63,18 @@ def operate(
     from batuta.telemetry.exporter import check_otlp
     from batuta.telemetry.logs import log_to_stderr
 
-    found = OperatorConfig() if config is None else read_operator_config(config)
-    binder_profile(found)
-    found = found.model_copy(
+    file = OperatorConfig() if config is None else read_operator_config(config)
+    binder_profile(file)
+    found = file.model_copy(
         update={
-            "api": found.api.model_copy(update=_given(port=port)),
-            "telemetry": found.telemetry.model_copy(update=_given(otlp_url=otlp, log_format=log_format)),
+            "api": file.api.model_copy(update=_given(port=port)),
+            "telemetry": file.telemetry.model_copy(update=_given(otlp_url=otlp, log_format=log_format)),
         }
     )
     check_otlp(found.telemetry.otlp_url, "telemetry.otlpUrl" if otlp is None else "--otlp")
     log_to_stderr(found.telemetry.log_format)
     try:
-        return run_operator(options, found)
+        return run_operator(options, found, file)
     except AccessError as error:
         raise InputError.of(str(error)) from None
 

@@ -25,7 +25,7 @@ from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.bootstrap.kube import OperatorOptions
 from batuta.bootstrap.leader_proxy import LeaderProxy
 from batuta.bootstrap.operator_api import OperatorApi, OperatorApp, operator_metrics
-from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
+from batuta.bootstrap.operator_leader import Leader, current_config, health_options, recall_health
 from batuta.bootstrap.operator_tls import server_tls
 from batuta.bootstrap.serving import call_at_signals, listen, raise_descriptor_limit
 from batuta.bootstrap.token_review import TokenReviewAuthenticator
@@ -33,16 +33,17 @@ from batuta.bootstrap.token_review import TokenReviewAuthenticator
 _log = logging.getLogger("batuta.operator")
 
 
-def run_operator(options: OperatorOptions, config: OperatorConfig) -> int:
+def run_operator(options: OperatorOptions, config: OperatorConfig, file: OperatorConfig) -> int:
     """Runs until it is told to end, or until another one leads; returns the exit code."""
-    return asyncio.run(Operator(options, config).run())
+    return asyncio.run(Operator(options, config, file).run())
 
 
 class Operator:
     """One process of possibly several."""
 
-    def __init__(self, options: OperatorOptions, config: OperatorConfig) -> None:
-        self.options, self.config = options, config
+    def __init__(self, options: OperatorOptions, config: OperatorConfig, file: OperatorConfig) -> None:
+        """`file` is what the configuration file says; options of the command line may say otherwise."""
+        self.options, self.config, self._file = options, config, file
         self._health = health_options(config, options.namespace)
         self._tls = server_tls(config.api.tls)
         self.leader: Leader | None = None
@@ -106,7 +107,8 @@ class Operator:
         """What Prometheus reads; without a token only where the configuration says so."""
         if not self.config.api.open_metrics and not await self._is_known(scope):
             raise HttpProblem(401, "metrics need the token of a user who may list UnifiedJobs")
-        return await asyncio.to_thread(operator_metrics, self.leader, self.config.api.metrics_per_job)
+        now = self.config if self.leader is None else self.leader.config
+        return await asyncio.to_thread(operator_metrics, self.leader, now.api.metrics_per_job)
 
     async def _is_known(self, scope: Scope) -> bool:
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -158,7 +160,8 @@ class Operator:
             config = self.config
             state = self.options.state_dir or Path(config.state_dir)
             health = None if self._health is None else await recall_health(api, self._health)
-            leader = await asyncio.to_thread(Leader, config, state, inbox, write_workers, listeners, health)
+            led = await current_config(api, self.options.namespace, config, self._file)
+            leader = await asyncio.to_thread(Leader, led, state, inbox, write_workers, listeners, health)
             self.leader = leader
             loop = asyncio.get_running_loop()
 
@@ -168,13 +171,14 @@ class Operator:
             leader.service.on_death = died
             leader.service.start()
             assert self._bearers is not None
-            self._answers = OperatorApi(leader, config, self.options.namespace, self._bearers)
-            _log.info("leading with policy %s", config.policy)
+            self._answers = OperatorApi(leader, api, self.options.namespace, self._bearers)
+            _log.info("leading with policy %s", leader.config.policy)
 
     def _watching(self, api: Api, inbox: Inbox, tasks: asyncio.TaskGroup) -> InformerSet:
         config = self.config
         files = None if config.admission is Admission.KUEUE else (self.options.namespace, config.queue_files)
-        return InformerSet(api, inbox, config.namespaces, tasks, watched_kinds(config), files)
+        own = (self.options.namespace, config.config_map) if config.config_map else None
+        return InformerSet(api, inbox, config.namespaces, tasks, watched_kinds(config), files, own)
 
     def _engine_died(self, error: BaseException) -> None:
         _log.error("the engine has died", exc_info=error)

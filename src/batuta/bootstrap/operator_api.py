@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -22,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta import __version__
 from batuta.api.app import create_app
-from batuta.api.auth import TokenAuthenticator
+from batuta.api.auth import Caller
 from batuta.api.cluster_metrics import counter, gauge
 from batuta.api.dependencies import NoNodeFacts
 from batuta.api.responses import HttpProblem, problem_response
@@ -35,9 +34,12 @@ from batuta.api.routes.metrics import (
     telemetry_metrics,
 )
 from batuta.api.state import end_streams
-from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
+from batuta.backends.kube.operator_config_map import HELM, write_policy
+from batuta.bootstrap.operator_leader import Leader, OperatorHealthView
 from batuta.bootstrap.serving import ProbesApp
+from batuta.bootstrap.token_review import TokenReviewAuthenticator
 from batuta.core.job import JobId
 
 READ_ONLY = (
@@ -60,14 +62,35 @@ class PodFiles:
         return Path("/dev/null")
 
 
+class ConfigMapPolicy:
+    """Keeps the policy in the operator's ConfigMap, for callers who may patch that."""
+
+    def __init__(self, api: Api, bearers: TokenReviewAuthenticator, namespace: str, config_map: str) -> None:
+        self._api, self._bearers = api, bearers
+        self._namespace, self._config_map = namespace, config_map
+
+    async def keep(self, caller: Caller, policy: str) -> str:
+        place = f"ConfigMap {self._namespace}/{self._config_map}"
+        if not await self._bearers.may_patch(caller, self._namespace, self._config_map):
+            raise HttpProblem(403, f"{caller.user} may not patch {place}, which this takes")
+        try:
+            await write_policy(self._api, self._namespace, self._config_map, policy, caller.user)
+        except (Forbidden, NotFound, Conflict) as error:
+            raise HttpProblem(409, f"the policy cannot be written: {error}") from error
+        except ApiError as error:
+            raise HttpProblem(503, f"the policy cannot be written: {error}") from error
+        return f"it stands in {place}; {HELM}"
+
+
 class OperatorApi:
     """The routes over a leader. For one event loop."""
 
-    def __init__(self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> None:
+    def __init__(self, leader: Leader, api: Api, namespace: str, bearers: TokenReviewAuthenticator) -> None:
+        config = leader.config
         self._parts = leader.dependencies(
             PodFiles(),
             config.policy,
-            partial(operator_profile, config=config),
+            leader.profile_of,
             shutdown=lambda keep_jobs: None,
             open_metrics=config.api.open_metrics,
             metrics_per_job=config.api.metrics_per_job,
@@ -75,6 +98,7 @@ class OperatorApi:
             hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES, *config.api.tls.names),
             read_only=READ_ONLY,
             bearers=bearers,
+            policy_keeper=ConfigMapPolicy(api, bearers, namespace, config.config_map) if config.config_map else None,
         )
         self._making = asyncio.Lock()
         self._app: FastAPI | None = None

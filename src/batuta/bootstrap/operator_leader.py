@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,15 @@ from batuta.backends.kube import names
 from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
 from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import ApiError
+from batuta.backends.kube.client.errors import ApiError, Forbidden, NotFound
 from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.controller import HealthController, HealthOptions
 from batuta.backends.kube.health.state import load_state
-from batuta.backends.kube.kueue.setup import QuotaObserver, set_up_quota
+from batuta.backends.kube.kueue.quota_controller import QuotaController
+from batuta.backends.kube.kueue.setup import QuotaObserver, own_quota, set_up_quota
 from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver, ParkingController
 from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.config_controller import ConfigController, read_config_map
 from batuta.backends.kube.operator.context import RESTART_BACKOFF, KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
 from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used
@@ -33,7 +35,9 @@ from batuta.backends.kube.operator.pod_usage import PodAnnotator, sharers_on
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWorkers
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
+from batuta.backends.kube.operator_config_map import OPERATOR_CONFIG, at_run_time, author_of
 from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions
+from batuta.backends.kube.settings import YamlSource
 from batuta.backends.kube.trial.controller import set_up_trials
 from batuta.bootstrap.engine_host import EngineHost
 from batuta.core.arrays import bits
@@ -49,7 +53,7 @@ from batuta.engine.health import HealthSeen
 from batuta.engine.history import History
 from batuta.engine.observers import Observer
 from batuta.engine.ports import EventBuffer, SteadyClock
-from batuta.engine.profile import profile_for
+from batuta.engine.profile import find_policy, profile_for
 from batuta.engine.retention import Keep
 from batuta.gpu.health.rules import parse_rules, read_rules
 from batuta.placement import PlacerOptions
@@ -115,12 +119,39 @@ async def recall_health(api: Api, options: HealthOptions) -> MakeHealth:
             await asyncio.sleep(_TRY_AGAIN_S)
 
 
+@dataclass(frozen=True, slots=True)
+class LedConfig:
+    """The configuration by which a leader begins."""
+
+    config: OperatorConfig
+    file: OperatorConfig  # what the process read at its start: keys that need a restart are compared with it
+    author: str | None = None  # who set it in the ConfigMap
+
+
+async def current_config(api: Api, namespace: str, config: OperatorConfig, file: OperatorConfig) -> LedConfig:
+    """The configuration with what its ConfigMap says by now: an operator may wait for long before it leads."""
+    led = LedConfig(config, file)
+    if not config.config_map:
+        return led
+    while True:
+        try:
+            found = await api.get(OPERATOR_CONFIG, config.config_map, namespace)
+            wanted = await asyncio.to_thread(read_config_map, found, check_config)
+            return LedConfig(at_run_time(config, wanted), file, author_of(found))
+        except (NotFound, Forbidden, InputError) as error:
+            _log.warning("ConfigMap %s is not used, but the file that this operator has: %s", config.config_map, error)
+            return led
+        except ApiError as error:
+            _log.warning("cannot read ConfigMap %s: %s; trying again", config.config_map, error)
+            await asyncio.sleep(_TRY_AGAIN_S)
+
+
 class Leader(EngineHost):
     """Everything that decides, once this operator leads. At its end jobs go on: what matters is in the cluster."""
 
     def __init__(
         self,
-        config: OperatorConfig,
+        led: LedConfig,
         state: Path,
         inbox: Inbox,
         write_workers: WriteWorkers,
@@ -128,19 +159,23 @@ class Leader(EngineHost):
         health: MakeHealth | None = None,
     ) -> None:
         """The World from the journal, brought up to date with what the cluster shows."""
+        config = self.config = led.config  # by now: keys of it change at run time
         journal = os.environ.get(JOURNAL_URL_VARIABLE)
         if not journal:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = open_store(journal or state / "journal.db")
-        keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
         # The configuration says the policy; it is written down because a replay has only the journal.
-        options = AssemblyOptions(partial(operator_profile, config=config), config.policy, config.policy, keep=keep)
+        options = AssemblyOptions(
+            self.profile_of, config.policy, config.policy, keep=_keep(config), policy_by=led.author
+        )
         super().__init__(store, options)
         assembly, world = self.assembly, self.world
         clock = SteadyClock(time.time, world.now_s)
         assembly.start(clock())
         self.listening = LogSubscriptions(listeners.post)
-        dependencies = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
+        source = ConfigSource(led.file, self._reload) if config.config_map else None
+        learned = assembly.history, store.results.stage
+        dependencies = Dependencies(self.listening, *learned, health, assembly.fence, source)
         self.backend, self.gang_binder, shown = kube_backend(world, inbox, write_workers, config, clock, dependencies)
         assembly.attach(self.backend)
         observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(self.backend.reconciler))]
@@ -151,6 +186,18 @@ class Leader(EngineHost):
         self.build_service(told, observers, partial(_forget, self.backend, store))
         self.listening.on_held_up = self.watch_stragglers(_suspecting(self.backend.reconciler.controllers)).found
         self.snapshots = SnapshotCache(self.service, self.cycles)  # for scrapes, which look again and again
+
+    def profile_of(self, policy: str) -> SchedulerProfile:
+        """The profile of a policy, by the configuration of now."""
+        return operator_profile(policy, self.config)
+
+    def _reload(self, config: OperatorConfig) -> None:
+        self.config = config
+        self.assembly.reconfigure(_keep(config))
+
+
+def _keep(config: OperatorConfig) -> Keep:
+    return Keep(config.retention.jobs, config.retention.days * 86_400.0)
 
 
 def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
@@ -172,6 +219,14 @@ def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """A configuration whose ConfigMap is watched."""
+
+    file: OperatorConfig  # what the process read at its start
+    reload: Callable[[OperatorConfig], None]  # takes up what is not the backend's; in the engine's thread
+
+
+@dataclass(frozen=True, slots=True)
 class Dependencies:
     """What a Kubernetes backend can use besides the cluster; each has a default."""
 
@@ -181,6 +236,7 @@ class Dependencies:
     health: MakeHealth | None = None  # what is remembered of the health of nodes
     fence: Fence = field(default_factory=NoFence)
     """Around what jobs can do without, and around each job: one that cannot be handled holds up no other."""
+    config: ConfigSource | None = None  # None: the configuration stays as it is
 
 
 NO_DEPENDENCIES = Dependencies()
@@ -199,8 +255,7 @@ def kube_backend(
     observed = ObjectCache()
     writes = WriteQueue(write_workers.post)
     binder = Binder(Cluster(), binder_profile(config))
-    restart_backoff = replace(RESTART_BACKOFF, first_s=config.restart_backoff_seconds)
-    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff=restart_backoff)
+    timing = _timing(config)
     gang_binder = GangBinder(binder, writes, timing, partial(_expected, world))
     reporter = NodeReporter(_known_nodes(world), _known_ill(world))
     context = ReconcileContext(
@@ -237,9 +292,38 @@ def kube_backend(
         controller = health(context, observed, reconciler.runs, tuple(config.gpu_resources))
         reconciler.controllers.append(controller)
         context.excuse = controller.excuse
+    if dependencies.config is not None:
+        reconfigure = partial(_reconfigure, context, gang_binder, reconciler, dependencies.config.reload)
+        source = dependencies.config.file, config, check_config, reconfigure
+        reconciler.controllers.append(ConfigController(*source, context.say, writes.ask))
     backend = KubeBackend(reconciler, said, inbox, clock)
     backend.look_first()
     return backend, gang_binder, shown
+
+
+def _timing(config: OperatorConfig) -> Timing:
+    restart_backoff = replace(RESTART_BACKOFF, first_s=config.restart_backoff_seconds)
+    return Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff=restart_backoff)
+
+
+def _reconfigure(
+    context: ReconcileContext,
+    gang_binder: GangBinder,
+    reconciler: Reconciler,
+    reload: Callable[[OperatorConfig], None],
+    config: OperatorConfig,
+    keys: Sequence[str],
+    author: str,
+    now_s: float,
+) -> None:
+    """Take up what an author has changed in the configuration while the operator runs."""
+    context.timing = _timing(config)
+    gang_binder.use(binder_profile(config), context.timing)
+    if "queues" in keys or "fairSharing" in keys:
+        for controller in reconciler.controllers:
+            if isinstance(controller, QuotaController):
+                controller.reconfigure(own_quota(config), author, now_s)
+    reload(config)
 
 
 def _expected(world: World, job: JobId) -> float | None:
@@ -268,6 +352,22 @@ def binder_profile(config: OperatorConfig) -> Profile:
         return profile_of({**DEFAULT_WEIGHTS, **placement.weights}, {"gpu_share": share})
     except BadProfile as error:
         raise InputError.of(f"placement.weights: {error}") from None
+
+
+def check_config(config: OperatorConfig, source: YamlSource) -> None:
+    """Raise InputError for what the text alone does not show: a policy, plugin or quota that cannot be."""
+    for path, check in (
+        (("policy",), lambda: find_policy(config.policy)),
+        (("placement", "weights"), lambda: binder_profile(config)),
+        (("queues",), lambda: own_quota(config)),
+    ):
+        try:
+            check()
+        except InputError as error:
+            file, line, column = source.nearest(path)
+            raise InputError(
+                [one if one.line else replace(one, file=file, line=line, column=column) for one in error.problems]
+            ) from None
 
 
 def _known_nodes(world: World) -> dict[NodeName, tuple[Any, bool, bool]]:

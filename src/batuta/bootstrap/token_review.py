@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from batuta.api.auth import Caller
 from batuta.api.responses import LATER, HttpProblem
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Forbidden
-from batuta.backends.kube.operator.access_review import review
+from batuta.backends.kube.operator.access_review import may_patch_config_map, review
 from batuta.store.records import Role, hash_of
 
 TOKEN_FRESH_S, TOKEN_REFUSED_S = 60.0, 10.0
@@ -24,6 +25,19 @@ TOKEN_FRESH_S, TOKEN_REFUSED_S = 60.0, 10.0
 MOST_TOKENS = 1_000
 UNKNOWN_AT_ONCE, MOST_UNKNOWN = 16, 256
 """Reviews of unknown tokens at a time, and with those that wait for their turn: more are refused."""
+
+
+@contextmanager
+def _reviewing() -> Iterator[None]:
+    """Answer 503 where the cluster cannot be asked."""
+    try:
+        yield
+    except Forbidden as error:
+        raise HttpProblem(
+            503, "the operator may not review tokens: its role is of an older version (batuta install)"
+        ) from error
+    except ApiError as error:
+        raise HttpProblem(503, f"the cluster cannot say who asks: {error}") from error
 
 
 class _Known(NamedTuple):
@@ -68,6 +82,14 @@ class TokenReviewAuthenticator:
         known = self._known.get(hash_)
         return None if known is None else await self.bearing(known.token)
 
+    async def may_patch(self, caller: Caller, namespace: str, config_map: str) -> bool:
+        """Whether a caller may patch a ConfigMap. The cluster is asked each time: it is asked rarely."""
+        known = self._known.get(caller.token_hash)
+        if known is None:
+            return False
+        with _reviewing():
+            return await may_patch_config_map(self._api, known.token, self._audiences, namespace, config_map)
+
     async def _review(self, token: str, hash_: str) -> _Known:
         """One for all who wait: a page of the dashboard asks ten things at once, with one token."""
         review = self._reviews.get(hash_)
@@ -94,14 +116,8 @@ class TokenReviewAuthenticator:
             return await self._ask(token, hash_)
 
     async def _ask(self, token: str, hash_: str) -> _Known:
-        try:
+        with _reviewing():
             found = await review(self._api, token, self._audiences)
-        except Forbidden as error:
-            raise HttpProblem(
-                503, "the operator may not review tokens: its role is of an older version (batuta install)"
-            ) from error
-        except ApiError as error:
-            raise HttpProblem(503, f"the cluster cannot say who asks: {error}") from error
         who, refusal = None, ""
         if found is not None and found.may_see:
             who = Caller(found.user, Role.ADMIN if found.may_change else Role.USER, hash_)

@@ -23,6 +23,7 @@ ACTIONS = {
     "session.end": "a browser is signed out",
     "server.shutdown": "the server is ended{}",
     "node.mended": "{} is said to be mended",
+    "config.set": "settings of the operator are changed: {}",
     "shadow.set": "the policy that only watches is {} from now on",
 }
 """What users did that is not of the World."""

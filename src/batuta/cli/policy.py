@@ -88,6 +88,8 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
 def _print_policy(known: PolicyAnswer) -> None:
     summary = next((one.summary for one in known.policies if one.name == known.name), "")
     typer.echo(f"{known.name}: {summary}" if summary else known.name)
+    if known.note:
+        typer.echo(known.note, err=True)
 
 
 def _print_policies(known: PolicyAnswer) -> None:

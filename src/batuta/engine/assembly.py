@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batuta.core import event as ev
@@ -63,6 +63,7 @@ class AssemblyOptions:
     policy: str = ""  # recorded at the start; empty: the one that the journal has
     shadow: str = ""  # a second policy, which only watches
     keep: Keep = field(default_factory=Keep)  # how long jobs that are over are kept
+    policy_by: str | None = None  # who chose the policy that is recorded, where that is known
 
 
 class Assembly:
@@ -85,6 +86,8 @@ class Assembly:
         self._maintenance = store.maintenance(self.recovered, self.fence, self.time)
         self.history = History(store.settings, fence=self.fence)
         self.shadow = Shadow(self.world, options.profile_of, options.shadow, fence=self.fence)
+        self._engine: Engine | None = None
+        self._retention: Retention | None = None
 
     @property
     def policy(self) -> str:
@@ -94,7 +97,7 @@ class Assembly:
         """Record what this start was told: events of nodes, the policy, and that time has passed."""
         recorded, chosen = list(events), self._options.policy
         if chosen and chosen != self.world.policy:
-            recorded.append(ev.PolicySet(now_s, chosen, cause="start"))
+            recorded.append(ev.PolicySet(now_s, chosen, cause="start", actor=self._options.policy_by))
         if self.world.jobs.n:
             # What is decided and found now is of now, however long no server was there.
             recorded.append(ev.TimePassed(now_s, cause="start"))
@@ -121,7 +124,7 @@ class Assembly:
         """
         own = (("shadow policy", self.shadow), ("learning from jobs", self.history))
         guard, profile_of = threading.RLock(), self._options.profile_of
-        engine = Engine(
+        engine = self._engine = Engine(
             self._state,
             self._backend,
             profile_of(self.policy),
@@ -130,11 +133,21 @@ class Assembly:
             Live(self.requests, profile_of, guard, next_due_s),
         )
         self.service = Service(engine, self.requests, self._journal, guard, self._backend.wake, self.fence)
-        retention = Retention(self._options.keep, self.requests.ask, forget, self.time)
+        retention = self._retention = Retention(self._options.keep, self.requests.ask, forget, self.time)
         self.service.after_step("snapshots of the journal", self._maintenance.after_step)
         self.service.after_step("forgetting of jobs", retention.after_step)
         self.service.after_step("learning from jobs", self.history.after_step)
         return self.service
+
+    def reconfigure(self, keep: Keep) -> None:
+        """Keep jobs that are over for another time, and take up the profile of the policy anew.
+
+        For the engine's thread, or before there is one.
+        """
+        self._options = replace(self._options, keep=keep)
+        if self._engine is not None and self._retention is not None:
+            self._retention.keep = keep
+            self._engine.reload_profile()
 
     def end(self, around: Iterable[tuple[str, Callable[[], None]]] = ()) -> None:
         """End the engine, then what stands around it, in an order that loses nothing."""

@@ -122,10 +122,15 @@ class Engine:
         requests.answer(waiting)
         return True
 
+    def reload_profile(self) -> None:
+        """Take up what the profile of the same policy is by now. For the engine's thread."""
+        if self._live is not None and self.world.policy:
+            self.profile = self._live.profile_of(self.world.policy)
+
     def _take(self, event: ev.Event) -> None:
         self._state.record(event)
-        if isinstance(event, ev.PolicySet) and self._live is not None:
-            self.profile = self._live.profile_of(event.policy)
+        if isinstance(event, ev.PolicySet):
+            self.reload_profile()
         self._observer.saw(self.world, event)
 
     def _due(self, now_s: float) -> bool:

@@ -18,7 +18,9 @@ from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.crd import Resource
 from batuta.backends.kube.kueue import kinds as kueue
 from batuta.backends.kube.operator.gangs import JOB_SET_NAME
-from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, QUOTA, WORKLOAD_GROUP
+from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, SETTINGS, WORKLOAD_GROUP
+from batuta.backends.kube.operator_config import CONFIG_FILE
+from batuta.backends.kube.operator_config_map import OPERATOR_CONFIG
 from batuta.backends.kube.trial.model import TRIAL_RUN
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 from tests.support.kube.nodes import node
@@ -29,7 +31,7 @@ Json = dict[str, Any]
 FieldPath = tuple[str | int, ...]
 NAMESPACE = "fuzz"
 OTHER = "the object of the same number"
-WATCHED: tuple[Kind[Any], ...] = (*ALWAYS, *IF_SERVED, *QUOTA)
+WATCHED: tuple[Kind[Any], ...] = (*ALWAYS, *IF_SERVED, *SETTINGS)
 KEYS = sorted({*(text for text in vars(names).values() if isinstance(text, str) and "/" in text), names.POD_GROUP})
 """All labels, annotations and resources that Batuta has a name for."""
 _DEEP = "[" * 5_000 + "]" * 5_000
@@ -140,6 +142,7 @@ def sound_objects() -> dict[Kind[Any], list[Json]]:
         ],
         TRIAL_RUN: [{"spec": {"jobName": OTHER, "sizes": [1, 2]}, "status": {}}],
         kueue.QUEUE_FILES: [{"data": {"queues.yaml": "queues:\n- name: fuzz\n  quota: {A100: 4}\n"}}],
+        OPERATOR_CONFIG: [{"data": {CONFIG_FILE: "policy: rent\nqueues: [{name: fuzz}]\n"}}],
         kueue.RESOURCE_FLAVOR: [{"spec": {"nodeLabels": {"a": "b"}, "nodeTaints": [taint], "tolerations": [taint]}}],
         kueue.COHORT: [{"spec": {"parentName": "root", "resourceGroups": groups, "fairSharing": {"weight": "1"}}}],
         kueue.CLUSTER_QUEUE: [{"spec": queue}],

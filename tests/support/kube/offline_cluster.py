@@ -37,7 +37,7 @@ from batuta.backends.kube.operator.workqueue import (
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
-from batuta.bootstrap.operator_leader import Leader, MakeHealth
+from batuta.bootstrap.operator_leader import Leader, LedConfig, MakeHealth
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.unified import manifest
 
@@ -278,7 +278,7 @@ def leading(
     cluster.open()
     config = config or OperatorConfig()
     write_workers, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
-    leader = Leader(config, state, cluster.inbox, write_workers, listeners, health)
+    leader = Leader(LedConfig(config, config), state, cluster.inbox, write_workers, listeners, health)
     leader.service.start()
     try:
         yield leader

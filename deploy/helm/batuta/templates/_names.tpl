@@ -20,6 +20,10 @@
 {{- include "batuta.fullname" . }}-operator
 {{- end -}}
 
+{{- define "batuta.configMap" -}}
+{{- include "batuta.fullname" . }}-config
+{{- end -}}
+
 {{- define "batuta.queueFiles" -}}
 {{- include "batuta.fullname" . }}-queues
 {{- end -}}
@@ -107,6 +111,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- $place := dict
   "namespaces" .Values.namespaces
   "stateDir" "/var/lib/batuta"
+  "configMap" (include "batuta.configMap" .)
   "leaseName" (include "batuta.operator" .)
   "queueFiles" (include "batuta.queueFiles" .)
   "healthMemory" (include "batuta.healthMemory" .)
@@ -115,4 +120,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "telemetry" .Values.telemetry
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}
+{{- end -}}
+
+{{- /* The part of it that takes effect at a start only: the operator takes up the other keys while it runs. */ -}}
+{{- define "batuta.startConfig" -}}
+{{- $config := include "batuta.operatorConfig" . | fromYaml -}}
+{{- $config = omit $config "policy" "placement" "queues" "fairSharing" "gangTimeoutSeconds" "restartBackoffSeconds" "retention" -}}
+{{- $_ := set $config "api" (omit $config.api "metricsPerJob") -}}
+{{- $config | toYaml -}}
 {{- end -}}

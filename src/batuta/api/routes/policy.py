@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 
-from batuta.api.auth import Admin, Viewer
+from batuta.api.auth import Admin, Caller, Viewer, check_admin, check_viewer
 from batuta.api.models import PolicyAnswer, ShadowAnswer
 from batuta.api.request_models import PolicyPut, ShadowPut
-from batuta.api.responses import bad_input, json_response, not_found
+from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
 from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import JsonObject, filled
@@ -27,12 +29,31 @@ async def get_policy(state: StateDep, caller: Viewer) -> Response:
     return await _show_policy(state)
 
 
+TAKEN_UP_WITHIN_S = 15.0
+_LOOK_EVERY_S = 0.1
+
+
+async def _check_changer(request: Request) -> Caller:
+    """An admin; where the policy is kept outside, whoever keeps it says who may change it."""
+    is_kept = request.app.state.batuta.deps.policy_keeper is not None
+    return await (check_viewer if is_kept else check_admin)(request)
+
+
 @router.put("", response_model=PolicyAnswer, responses=problems(*CHANGES))
-async def put_policy(state: StateDep, caller: Admin, put: PolicyPut) -> Response:
+async def put_policy(state: StateDep, caller: Annotated[Caller, Depends(_check_changer)], put: PolicyPut) -> Response:
     """Another policy from the next cycle on."""
     await anyio.to_thread.run_sync(_check_policy, state, put.name)
-    await state.request(state.operations.set_policy(put.name, state.deps.policy), caller)
-    return await _show_policy(state)
+    if state.deps.policy_keeper is None:
+        await state.request(state.operations.set_policy(put.name, state.deps.policy), caller)
+        return await _show_policy(state)
+    note = await state.deps.policy_keeper.keep(caller, put.name)
+    try:
+        async with asyncio.timeout(TAKEN_UP_WITHIN_S):
+            while (await state.snapshot()).policy != put.name:
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        raise HttpProblem(504, f"{note}; the engine has not taken it up within {TAKEN_UP_WITHIN_S:g} s") from None
+    return await _show_policy(state, note)
 
 
 def _check_policy(state: AppState, name: str) -> None:
@@ -50,10 +71,10 @@ def _refused() -> Iterator[None]:
         raise bad_input(str(error.args[0]) if error.args else repr(error)) from error
 
 
-async def _show_policy(state: AppState) -> Response:
+async def _show_policy(state: AppState, note: str = "") -> Response:
     snapshot = await state.snapshot()
     policies = [{"name": name, "summary": summary} for name, summary in state.deps.policies]
-    return json_response({"name": snapshot.policy or state.deps.policy, "policies": policies})
+    return json_response({"name": snapshot.policy or state.deps.policy, "policies": policies, "note": note})
 
 
 shadow_router = APIRouter(prefix="/shadow", tags=["policy"])
@@ -70,7 +91,7 @@ async def get_shadow(state: StateDep, caller: Viewer) -> Response:
 async def put_shadow(state: StateDep, caller: Admin, put: ShadowPut) -> Response:
     """Another policy watches from the next cycle on, or none. It touches nothing."""
     await anyio.to_thread.run_sync(_watch, state, put.policy)
-    await state.record_action(caller, "shadow.set", put.policy or "none")
+    await state.record_action(caller, "shadow.set", put.policy or "none", is_setting=True)
     return await _show_shadow(state)
 
 

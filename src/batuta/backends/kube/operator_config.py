@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -253,6 +253,8 @@ class OperatorConfig(Scheduling):
     namespaces: list[DnsLabel] = Field(default_factory=list)
     """Where jobs may be; empty means everywhere."""
     state_dir: str = "/var/lib/batuta"
+    config_map: DnsLabel | Literal[""] = ""
+    """The ConfigMap in its own namespace that has this file. The leader watches it; empty: the file is read once."""
     lease_name: DnsLabel = "batuta-operator"
     queue_files: DnsLabel = "batuta-queues"
     """The ConfigMap in its own namespace whose keys are files with queues."""
@@ -262,7 +264,15 @@ class OperatorConfig(Scheduling):
     telemetry: TelemetryConfig = TelemetryConfig()
 
 
+CONFIG_FILE: Final = "config.yaml"
+"""The key of the ConfigMap that has the file."""
+
+
 def read_operator_config(path: Path) -> OperatorConfig:
     """The file's configuration, or all its problems with line and column."""
-    source = YamlSource.read(path)
+    return config_from(YamlSource.read(path))
+
+
+def config_from(source: YamlSource) -> OperatorConfig:
+    """The configuration that a file says, or all its problems with line and column."""
     return validated(OperatorConfig, source.value, source.nearest)

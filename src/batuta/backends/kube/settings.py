@@ -87,8 +87,12 @@ class YamlSource:
 
     @staticmethod
     def read(path: Path) -> YamlSource:
-        """The file, or its problems: not YAML, not a mapping, a key that stands there twice."""
-        file, text = str(path), read_text(path)
+        """The file, or its problems: see `parse`."""
+        return YamlSource.parse(str(path), read_text(path))
+
+    @staticmethod
+    def parse(file: str, text: str) -> YamlSource:
+        """The text of a file, or its problems: not YAML, not a mapping, a key that stands there twice."""
         reader = YamlReader(file)
         root = reader.compose(text)
         if root is not None and not isinstance(root, yaml.MappingNode):
@@ -104,13 +108,15 @@ class YamlSource:
 
     def place(self, path: Sequence[str | int]) -> tuple[str, int, int] | None:
         """Line and column of the value at a path, or None when the file says nothing about it."""
-        found = self.root
+        found = self.node(path)
+        return None if found is None else (self.file, found.start_mark.line + 1, found.start_mark.column + 1)
+
+    def node(self, path: KeyPath) -> yaml.Node | None:
+        """The value at a path as it is written, or None when the file says nothing about it."""
+        found: yaml.Node | None = self.root
         for word in path:
-            inner = _child(found, word)
-            if inner is None:
-                return None
-            found = inner
-        return self.file, found.start_mark.line + 1, found.start_mark.column + 1
+            found = None if found is None else _child(found, word)
+        return found
 
     def nearest(self, path: Sequence[str | int]) -> tuple[str, int, int]:
         """The place of the value, or of the last one on the way to it that the file has."""

@@ -241,15 +241,23 @@ class KubeClient(JobClient):
     )
     quota_objects = _unavailable("tell its quota here: kubectl get clusterqueues,localqueues,cohorts -o yaml does it")
     apply_quota = _unavailable("change its quota here: kubectl apply -f FILE does it")
-    policy = _unavailable("tell its policy: it stands in the operator's configuration (config.policy)")
 
     def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> NoReturn:
         raise ClientError(f"a cluster cannot change its quota here: kubectl delete {kind.lower()} {name} does it")
 
-    def set_policy(self, name: str) -> NoReturn:
-        raise ClientError(
-            f"a cluster cannot change its policy here: batuta install --apply --set config.policy={name} does it"
-        )
+    @_asks
+    async def policy(self, api: Api) -> a.PolicyAnswer:
+        """The policy of the operator's ConfigMap, and the policies that this installation knows."""
+        from batuta.client.kube.policy import read_policy  # noqa: PLC0415 - policies need NumPy, other verbs do not
+
+        return await read_policy(api, self._namespace)
+
+    @_asks
+    async def set_policy(self, api: Api, name: str) -> a.PolicyAnswer:
+        """Writes the policy into the operator's ConfigMap. Raises InputError for one that is not known here."""
+        from batuta.client.kube.policy import set_policy  # noqa: PLC0415 - see above
+
+        return await set_policy(api, self._namespace, name)
 
     @_asks
     async def last_event(self, api: Api) -> int:

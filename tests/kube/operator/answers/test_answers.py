@@ -100,6 +100,8 @@ def test_a_second_policy_watches_for_who_may_change_jobs(
         wait_until(lambda: keeper.shadow().cycles > 0, "the shadow to look at a cycle")
         assert "batuta_shadow_differences" in operator.metrics()
         keeper.set_shadow("")
+        noted = [(one.data["action"], one.data["target"]) for one in keeper.audit() if one.type == "ActionTaken"]
+        assert noted[-2:] == [("shadow.set", "srjf"), ("shadow.set", "none")]
 
 
 def test_jobs_are_changed_through_the_cluster_only(jobs: Jobs, add_nodes: AddNodes, people: People) -> None:

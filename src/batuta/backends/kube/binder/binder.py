@@ -146,10 +146,14 @@ class Binder:
 
     def __init__(self, cluster: Cluster, profile: Profile | None = None) -> None:
         self.cluster = cluster
-        self.profile = profile or default_profile()
-        self._tree = Tree(cluster, self.profile.levels)
-        self._views = NodeScoresCache(cluster, self.profile)
-        plugins = [one.plugin for one in self.profile.plugins]
+        self.use(profile or default_profile())
+
+    def use(self, profile: Profile) -> None:
+        """Judges by another profile from now on. What was placed stays where it is."""
+        self.profile = profile
+        self._tree = Tree(self.cluster, profile.levels)
+        self._views = NodeScoresCache(self.cluster, profile)
+        plugins = [one.plugin for one in profile.plugins]
         self._share = next((one for one in plugins if isinstance(one, GpuShare)), GpuShare())
 
     def schedule(self, groups: Iterable[Group], now_s: float) -> Outcome:

@@ -25,7 +25,8 @@ _LONGEST_NAME = 320
 class Stored(Protocol):
     """An object with a name, a uid and a version: what every kind has."""
 
-    metadata: Meta
+    @property
+    def metadata(self) -> Meta: ...
 
 
 T = TypeVar("T", bound=Stored)

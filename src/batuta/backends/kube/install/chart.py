@@ -175,6 +175,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "ternary": lambda yes, no, asked: yes if asked else no,
     "dict": lambda *words: dict(zip(words[::2], words[1::2], strict=True)),
     "set": _set,
+    "omit": lambda mapping, *names: {name: value for name, value in mapping.items() if name not in names},
     "hasKey": lambda mapping, name: name in mapping,
     "merge": _merged,
     "list": lambda *values: list(values),

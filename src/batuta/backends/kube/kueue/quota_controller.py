@@ -218,6 +218,7 @@ class QuotaController:
     _files: ConfigMap | None = field(default=None, init=False)
     _served: set[Any] = field(default_factory=set, init=False)
     _labels: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    _author: str | None = field(default=None, init=False)  # who changed the operator's configuration since
     _due_s: float = field(default=-math.inf, init=False)
     """When it has to be looked at again; at the first turn in any case."""
 
@@ -256,6 +257,11 @@ class QuotaController:
         if self._due_s == math.inf:
             self._due_s = now_s + SETTLE_S
 
+    def reconfigure(self, base: Quota, author: str, now_s: float) -> None:
+        """Takes up other queues of the operator's configuration, which an author has changed."""
+        self.base, self.fair_sharing, self._author = base, base.fair_sharing, author
+        self._due_s = now_s
+
     def heard(self, written: Written, now_s: float) -> None:
         """A warning that could not be written stands in the log."""
 
@@ -271,7 +277,8 @@ class QuotaController:
         if found.quota != self.known:
             self.known = found.quota
             _log.info("quota: %s", summary(found.quota))
-            self._say(ev.QuotaSet(now_s, found.quota, cause="kubernetes"))
+            self._say(ev.QuotaSet(now_s, found.quota, cause="kubernetes", actor=self._author))
+        self._author = None
         priorities = {one.name: one.value for one in found.quota.priority_classes}
         if priorities != self.priorities:
             self.priorities.clear()

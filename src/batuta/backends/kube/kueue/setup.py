@@ -88,6 +88,12 @@ def watched_kinds(config: OperatorConfig) -> tuple[Kind[Any], ...]:
     return kinds.ALL if config.kueue.show_workloads else kinds.SETTINGS
 
 
+def own_quota(config: OperatorConfig) -> Quota:
+    """The quota that the configuration's own queues make, or an InputError."""
+    named = quota_from_config([queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues])
+    return replace(named, fair_sharing=config.fair_sharing)
+
+
 def set_up_quota(
     reconciler: Reconciler, context: ReconcileContext, observed: ObjectCache, config: OperatorConfig, world: World
 ) -> QuotaObserver | None:
@@ -111,12 +117,11 @@ def set_up_quota(
             if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
                 reconciler.touch(key)
 
-    named = quota_from_config([queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues])
     quota = QuotaController(
         context.say,
         QuotaEventRecorder(ask),
         known=world.quota,
-        base=replace(named, fair_sharing=config.fair_sharing),
+        base=own_quota(config),
         fair_sharing=config.fair_sharing,
         priorities=observed.workload_priorities,
         touch=touch_classes,

@@ -5,7 +5,7 @@ It needs what the role `system:auth-delegator` has: to create TokenReviews and S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Unreadable
+from batuta.backends.kube.client.kinds import CONFIG_MAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +51,32 @@ async def review(api: Api, token: str, audiences: Sequence[str] = ()) -> Reviewe
 
     Raises ApiError if the review fails.
     """
+    user = await _user(api, token, audiences)
+    if user is None:
+        return None
+    jobs = {"group": names.GROUP, "resource": names.PLURAL}
+    may_see = await _may(api, user, "list", jobs)
+    return ReviewedUser(user.username, may_see, may_see and await _may(api, user, "patch", jobs))
+
+
+async def may_patch_config_map(api: Api, token: str, audiences: Sequence[str], namespace: str, name: str) -> bool:
+    """Whether the user of a token may patch one ConfigMap, by what the cluster says now."""
+    user = await _user(api, token, audiences)
+    what = {"resource": CONFIG_MAP.plural, "namespace": namespace, "name": name}
+    return user is not None and await _may(api, user, "patch", what)
+
+
+async def _user(api: Api, token: str, audiences: Sequence[str]) -> _UserInfo | None:
     wanted = {"audiences": list(audiences)} if audiences else {}
     found = await _ask(api, "authentication.k8s.io/v1", "TokenReview", {"token": token, **wanted})
-    if not found.authenticated:
-        return None
     # An authenticator that knows nothing of audiences names none: it says who, and not for whom.
-    if audiences and not set(audiences).intersection(found.audiences):
-        return None
-    may_see = await _may(api, found.user, "list")
-    return ReviewedUser(found.user.username, may_see, may_see and await _may(api, found.user, "patch"))
+    is_for_us = not audiences or bool(set(audiences).intersection(found.audiences))
+    return found.user if found.authenticated and is_for_us else None
 
 
-async def _may(api: Api, user: _UserInfo, verb: str) -> bool:
+async def _may(api: Api, user: _UserInfo, verb: str, what: Mapping[str, str]) -> bool:
     who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
-    spec = {**who, "resourceAttributes": {"verb": verb, "group": names.GROUP, "resource": names.PLURAL}}
+    spec = {**who, "resourceAttributes": {"verb": verb, **what}}
     return (await _ask(api, "authorization.k8s.io/v1", "SubjectAccessReview", spec)).allowed
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.gang_reconciler import GangReconciler
-from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, QUOTA
+from batuta.backends.kube.operator.informers import ALWAYS, IF_SERVED, SETTINGS
 from batuta.backends.kube.operator.reconciler import Reconciler
 from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, Unreadable, WriteQueue, Written, patch_object
@@ -49,7 +49,7 @@ class KubeBackend:
         messages = self.inbox.take(0.0)
         waiting = [message for message in messages if isinstance(message, Changed)]
         # Objects that are referred to come before those that refer to them.
-        order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
+        order = {kind: place for place, kind in enumerate((*IF_SERVED, *SETTINGS, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
             self.reconciler.take(message, now_s)
         for found in messages:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.binder import Binder, Binding, Group, Member, Refusal
+from batuta.backends.kube.binder import Binder, Binding, Group, Member, Profile, Refusal
 from batuta.backends.kube.binder.cluster import expected_load, pod_key
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound, TooManyRequests, Unavailable
@@ -78,6 +78,11 @@ class GangBinder:
         self.given: set[NodeName] = set()
         """Nodes on which the binder alone has bound or released pods, for the node controller."""
         self.bound = 0
+
+    def use(self, profile: Profile, timing: Timing) -> None:
+        """Binds by another profile and with other times from now on."""
+        self._binder.use(profile)
+        self._timing = timing
 
     def request_binding(self, pod_group: PodGroup) -> None:
         """Notes a request, unless its pods are being bound or wait for the watch to confirm it."""

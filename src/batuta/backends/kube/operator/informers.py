@@ -19,6 +19,7 @@ from batuta.backends.kube.kueue import kinds as kueue
 from batuta.backends.kube.objects import Batch, Pod
 from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, Unreadable
+from batuta.backends.kube.operator_config_map import OPERATOR_CONFIG
 from batuta.backends.kube.trial.model import TRIAL_RUN
 from batuta.backends.kube.unified_job.model import UNIFIED_JOB
 
@@ -51,8 +52,8 @@ IF_SERVED: Final[tuple[Kind[Any], ...]] = (
     WORKLOAD_GROUP,
     TRIAL_RUN,
 )
-QUOTA: Final[tuple[Kind[Any], ...]] = (kueue.QUEUE_FILES, *kueue.ALL)
-"""Where quota comes from, and jobs as Kueue sees them; watched as far as the configuration says."""
+SETTINGS: Final[tuple[Kind[Any], ...]] = (OPERATOR_CONFIG, kueue.QUEUE_FILES, *kueue.ALL)
+"""The configuration, where quota comes from, and jobs as Kueue sees them; watched as far as the first says."""
 ANY_VERSION: Final[tuple[Kind[Any], ...]] = (WORKLOAD_GROUP, *kueue.ALL)
 """Read in whatever version the cluster has, if it does not have the one that we know best."""
 SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
@@ -84,6 +85,7 @@ class InformerSet:
     tasks: asyncio.TaskGroup
     further: Sequence[Kind[Any]] = ()  # kinds that are watched as well where the cluster has them
     files: tuple[str, str] | None = None  # namespace and name of the ConfigMap with queues
+    config: tuple[str, str] | None = None  # and of the one with the operator's configuration
     _missing: list[Kind[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +96,10 @@ class InformerSet:
         self.api.malformed.on_malformed = lambda *what: self.inbox.put(Unreadable(*what))
         informers = [one for kind in ALWAYS for one in self._watch(kind, kind)]
         if self.files is not None:
-            informers.append(self._watch_files(*self.files))
+            informers.append(self._watch_one(kueue.QUEUE_FILES, *self.files))
+        if self.config is not None:
+            # Not waited for: a role of an older version may not read it, and the configuration is known without.
+            self._watch_one(OPERATOR_CONFIG, *self.config)
         found = await self._found()
         await self._watch_all(found)
         for informer in informers:
@@ -117,9 +122,8 @@ class InformerSet:
             self.tasks.create_task(informer.run())
         return found
 
-    def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
-        handler, fields = self._handler(kueue.QUEUE_FILES), f"metadata.name={name}"
-        informer = Informer(self.api, kueue.QUEUE_FILES, handler, namespace=namespace, fields=fields)
+    def _watch_one(self, kind: Kind[Any], namespace: str, name: str) -> Informer[Any]:
+        informer = Informer(self.api, kind, self._handler(kind), namespace=namespace, fields=f"metadata.name={name}")
         self.tasks.create_task(informer.run())
         return informer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.binder import Binder, Cluster, Group, Member, profile_of
+from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Profile, profile_of
 from tests.support.kube.cluster_invariants import check_cluster
 from tests.unit.backends.kube.binder.things import bind, cluster, gang, message, node, places, pod, single
 
@@ -114,6 +114,17 @@ class TestShares:
             outcome = Binder(where, profile).schedule(groups, 0.0)
 
             assert {binding.gpus for binding in outcome.bindings} == cards, order
+
+    def test_a_binder_goes_on_by_another_profile(self) -> None:
+        def ordered(order: str) -> Profile:
+            return profile_of({"resources": 0.0, "gpu_share": 1.0}, {"gpu_share": {"order": order}})
+
+        binder = Binder(cluster(shared_node(cards=3)), ordered("bin_pack"))
+        first = [binder.schedule([single(share(name, 200))], 0.0).bindings[0].gpus for name in "ab"]
+        binder.use(ordered("spread"))
+        then = [binder.schedule([single(share(name, 200))], 0.0).bindings[0].gpus for name in "cd"]
+
+        assert (first, then) == ([(0,), (0,)], [(1,), (2,)])
 
     def test_the_chosen_card_is_written_down_and_counts_after_a_restart(self) -> None:
         (binding,) = bind(cluster(shared_node()), single(share("a", 600), load=0.3)).bindings
