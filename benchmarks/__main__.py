@@ -46,6 +46,7 @@ ON_REQUEST = (
     "telemetry_cost",
     "operator_retention",
     "kill_storm",
+    "beside_hogs",
 )
 """Run only by name: they take long, or look at one part more closely."""
 

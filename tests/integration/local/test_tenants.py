@@ -199,7 +199,8 @@ def test_a_resize_keeps_what_the_job_has_saved_and_a_killed_server_adopts_it(mac
     lines = "\n".join(line[4:] for line in TRAINER.strip("\n").splitlines())
     job = machine.submit(
         ANA,
-        f"cat > train.py <<'EOF'\n{lines}\nEOF\nexec /usr/bin/python3 train.py",
+        # A file for each rank: one that both write is empty for a moment, and a trainer that reads it then ends.
+        f"own=train-$SKYPILOT_NODE_RANK.py; cat > $own <<'EOF'\n{lines}\nEOF\nexec /usr/bin/python3 $own",
         resources={"accelerators": "1"},
         elastic={"min_nodes": 1, "max_nodes": 2, "checkpoint": "on-signal", "grace": "20s"},
         num_nodes=1,
