@@ -44,7 +44,8 @@ def classify(rules: HealthRules, finding: Finding, history: Sequence[Incident]) 
     """The action that a finding calls for. `history`: the incidents of its GPU, or of its node.
 
     An application error restarts its job. The same one in several different jobs on one GPU is hardware, and
-    so is a suspicion that several jobs share; but not where jobs are not believed: one user's could say anything.
+    so is a suspicion that several jobs share. Jobs that are not believed have to be of as many namespaces: one user's
+    could say anything.
     """
     rule = rules.find(finding.source, finding.code, finding.text)
     if rule is None:
@@ -62,12 +63,13 @@ def classify(rules: HealthRules, finding: Finding, history: Sequence[Incident]) 
         return Verdict(rule.action, scope, reason, rule)
     if any(_is_same(rule, finding, one) and set(finding.jobs) <= set(one.jobs) for one in recent):
         return Verdict(Action.IGNORE, scope, reason, rule, "it is the same incident")
-    jobs = _different_jobs(rule, finding, history, limits)
+    witnesses = _witnesses(rule, finding, history, limits)
+    if rule.counts and witnesses >= limits.jobs:
+        whose = f"jobs of {witnesses} namespaces" if finding.is_hearsay else f"{witnesses} different jobs"
+        return Verdict(Action.RESET_GPU, scope, f"{reason}, in {whose}", rule)
     if finding.is_hearsay:
         action = Action.RESTART_JOB if rule.action is Action.RESTART_JOB else Action.SUSPECT
         return Verdict(action, scope, reason, rule, "jobs say so alone")
-    if rule.counts and jobs >= limits.jobs:
-        return Verdict(Action.RESET_GPU, scope, f"{reason}, in {jobs} different jobs", rule)
     return Verdict(rule.action, scope, reason, rule)
 
 
@@ -77,20 +79,24 @@ def _is_same(rule: Rule, finding: Finding, one: Incident) -> bool:
     return same_code and (one.source, one.means) == (finding.source, rule.means)
 
 
-def _different_jobs(rule: Rule, finding: Finding, history: Iterable[Incident], limits: HealthLimits) -> int:
-    """In how many jobs this happened, the new one included.
+def _witnesses(rule: Rule, finding: Finding, history: Iterable[Incident], limits: HealthLimits) -> int:
+    """In how many jobs this happened, the new one included; of how many namespaces, where jobs are not believed.
 
     A job that shares a GPU may be hit by another job's error: an incident counts once for all jobs it hit,
     and not at all if one of them was counted before.
     """
+
+    def witnesses(jobs: Iterable[JobId]) -> set[str]:
+        return {job.rpartition("/")[0] for job in jobs} if finding.is_hearsay else set(jobs)
+
     same = [
-        set(one.jobs)
+        witnesses(one.jobs)
         for one in history
         if _is_same(rule, finding, one) and finding.time_s - one.time_s <= limits.within_s
     ]
-    seen: set[JobId] = set()
+    seen: set[str] = set()
     count = 0
-    for jobs in (*same, set(finding.jobs)):
+    for jobs in (*same, witnesses(finding.jobs)):
         if jobs and not jobs & seen:
             count += 1
         seen |= jobs

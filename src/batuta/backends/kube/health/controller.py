@@ -329,7 +329,8 @@ class HealthController:
         self._dirty, self._has_news = set(), False
         while not self._suspects.empty():
             suspect, job, why = self._suspects.get()
-            finding = Finding(now_s, suspect, Source.BEHAVIOUR, text=why, jobs=(job,))
+            # By what the ranks of a tenant's job report.
+            finding = Finding(now_s, suspect, Source.BEHAVIOUR, text=why, jobs=(job,), is_hearsay=True)
             self._count(finding)
             orders += memory.book.found(finding)
             has_news = True

@@ -242,7 +242,10 @@ def adopt(memory: HealthState, node: objects.Node) -> None:
 
 @dataclass(slots=True)
 class TerminationMessages:
-    """Told of pods, it listens once to each that has failed. For the engine's thread."""
+    """Told of pods, it listens once to each that has failed. For the engine's thread.
+
+    A pod is a tenant's and may say anything: it takes no GPU from others.
+    """
 
     _jobs_on_nodes: JobsOnNodes
     _counted: Callable[[Finding], None]  # is told of each finding that goes to the book
@@ -263,7 +266,7 @@ class TerminationMessages:
                 continue
             worker = Span(pod.spec.node_name, read_gpus(pod.metadata.annotations))
             lines = [line[:_LONGEST] for line in termination_message(pod).splitlines()]
-            for finding in findings_in(memory.book.rules, lines, worker, job, now_s):
+            for finding in findings_in(memory.book.rules, lines, worker, job, now_s, is_hearsay=True):
                 memory.heeded[uid] = now_s
                 self._counted(finding)
                 orders += memory.book.found(finding)

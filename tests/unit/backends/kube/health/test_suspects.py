@@ -1,4 +1,4 @@
-"""What is thought of a node by who watches jobs reaches the book, and only three jobs take it out."""
+"""What is thought of a node by who watches jobs reaches the book, and only jobs of three namespaces take it out."""
 
 import msgspec
 
@@ -40,9 +40,18 @@ def test_a_node_that_holds_a_job_up_is_suspect():
     assert {target: record.state for target, record in records.items()} == {Target("n1"): State.SUSPECT}
 
 
-def test_three_jobs_take_it_out():
+def test_jobs_of_three_namespaces_take_it_out():
     desk = make_desk()
     for number in range(3):
-        desk.suspect("n1", f"team-a/j{number}", WHY)
+        desk.suspect("n1", f"team-{number}/j", WHY)
     desk.drive(1000.0)
     assert Target("n1") in desk.memory.book.out
+    assert "in jobs of 3 namespaces" in desk.memory.book.look(Target("n1")).reason
+
+
+def test_jobs_of_one_tenant_take_it_from_no_one():
+    desk = make_desk()
+    for number in range(10):
+        desk.suspect("n1", f"team-a/j{number}", WHY)
+    desk.drive(1000.0)
+    assert not desk.memory.book.out
