@@ -204,6 +204,8 @@ def test_metrics(api: ServedApi) -> None:
         }
 
     until(lambda: scrape()["batuta_events_total", (("type", "TransitionTimed"),)] == 1)
+    # Events are counted at once; what is shown of jobs may be a moment older.
+    until(lambda: ("batuta_job_samples_per_second", (("job_id", "1"), ("name", "elastic"))) in scrape())
     found = scrape()
     assert found["batuta_jobs", (("state", "RUNNING"),)] == 1
     assert found["batuta_gpus", (("state", "free"),)] == 4
