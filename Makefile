@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 BUILD  := build
 
 # How many processes the tests use, and what else pytest is told: make test ARGS='-k world -x'
-# With two, a quarter of the time of two cores went by in waiting for servers and control planes.
-WORKERS ?= 3
+# With two, a quarter of the time of two cores went by in waiting for servers and control planes; with three, a sixth.
+WORKERS ?= 4
 ARGS    ?=
 
 # The dashboard is built into the package; its page is written last, so it stands for all of it.

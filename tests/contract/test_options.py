@@ -186,6 +186,7 @@ UP_ELSEWHERE = {
 OPERATOR_DECIDES = {"placement"}
 OPERATOR_ELSEWHERE = {
     "policy": "the policy itself",
+    "config_map": "where the configuration is",
     "gpu_resources": "what counts as a GPU of a node",
     "gang_timeout_seconds": "the gang binder",
     "restart_backoff_seconds": "the job controller",
