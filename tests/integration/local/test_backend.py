@@ -158,6 +158,7 @@ def test_two_jobs_swap_places(bench: Bench):
     bench.do(Start("a", at("n0:0"), Reason.ADMITTED), Start("b", at("n0:1"), Reason.ADMITTED))
     for job in "ab":
         bench.until_said(ev.JobStarted, job)
+        bench.until_logged(job, "on")
     bench.do(Migrate("a", at("n0:1"), Reason.MADE_ROOM), Migrate("b", at("n0:0"), Reason.MADE_ROOM))
     for job, before, after in (("a", 0, 1), ("b", 1, 0)):
         bench.until_said(ev.JobStarted, job, times=2)
