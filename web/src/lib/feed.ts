@@ -202,10 +202,13 @@ export function parseEvents(wire: string): LiveEvent[] {
 /** Newest first; at most `keep`. Lines that are there already (after a reconnection) are not doubled. */
 export function merge(lines: readonly FeedLine[], fresh: readonly FeedLine[], keep = 400): FeedLine[] {
   const known = new Set(lines.map((line) => line.key));
-  const added = fresh.filter((line) => !known.has(line.key)).reverse();
-  if (!added.length) return [...lines];
+  const added: FeedLine[] = [];
+  for (const line of fresh) {
+    // The past and the stream overlap: both may bring the same event, even in one batch.
+    if (known.has(line.key)) continue;
+    known.add(line.key);
+    added.push(line);
+  }
   // What is older than the newest that we have (the past, read after the stream began) finds its place.
-  const all = [...added, ...lines];
-  const inOrder = !lines.length || added.at(-1)!.seq >= lines[0]!.seq;
-  return (inOrder ? all : all.sort((a, b) => b.seq - a.seq)).slice(0, keep);
+  return [...added.reverse(), ...lines].sort((one, other) => other.seq - one.seq).slice(0, keep);
 }
