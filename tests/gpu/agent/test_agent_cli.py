@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -51,6 +52,7 @@ def test_once_shows_gpus_and_the_jobs_on_them(node: VirtualNode, stack: ExitStac
     # given a job on GPU 1, and a process of nobody on GPU 0
     work(stack, node, 1, mib=2048, job="train-7")
     work(stack, node, 0, mib=100, busy_ms=0, rest_ms=50)
+    time.sleep(1.0)  # NVML tells of the last second, and half of that would be before the job began
     # when an agent looks once
     said = once(node)
     # then a table shows both GPUs, and the job on its own
